@@ -1,0 +1,76 @@
+"""A client's network: named parts, each of which is shared, private or derived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor, nn
+
+# Layers whose parameters and statistics are "BatchNorm" to the papers: found by type, never by name.
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+
+
+class Role(Enum):
+    """Where a part of the model lives."""
+
+    SHARED = "shared"  # may leave the client
+    PRIVATE = "private"  # stays with the client from round to round
+    DERIVED = "derived"  # computed anew from the rest; neither sent nor stored
+
+
+@dataclass(frozen=True)
+class Part:
+    """One top-level module of a model, and where it lives."""
+
+    module: nn.Module
+    role: Role = Role.SHARED
+    copy_of: tuple[str, ...] = ()  # parts that a client without memory copies it from
+
+
+class Model(nn.Module):
+    """Named parts. Tensor names are module paths: `encoder.stem.conv.weight`."""
+
+    def __init__(self, **parts: Part) -> None:
+        super().__init__()
+        self.roles: dict[str, Role] = {}
+        self.copies: dict[str, tuple[str, ...]] = {}
+        for name, part in parts.items():
+            self.add_module(name, part.module)
+            self.roles[name] = part.role
+            if part.copy_of:
+                self.copies[name] = part.copy_of
+
+    def part(self, name: str) -> nn.Module:
+        return self.get_submodule(name)
+
+    def has(self, name: str) -> bool:
+        return name in self.roles
+
+    def names(self, role: Role) -> list[str]:
+        """Tensors (parameters and buffers) of all parts with this role."""
+        return self.names_under(part for part, own in self.roles.items() if own is role)
+
+    def names_under(self, paths: Iterable[str]) -> list[str]:
+        """Tensors below these module paths, in the order of the state dict."""
+        prefixes = tuple(f"{path}." for path in paths)
+        return [name for name in self.state_dict() if name.startswith(prefixes)]
+
+    def parameters_under(self, paths: Iterable[str]) -> dict[str, Tensor]:
+        """Parameters (no buffers) below these module paths."""
+        prefixes = tuple(f"{path}." for path in paths)
+        return {name: value for name, value in self.named_parameters() if name.startswith(prefixes)}
+
+    def normalisation_names(self) -> list[str]:
+        """Parameters and statistics of every normalisation layer, found by module type."""
+        paths = [path for path, module in self.named_modules() if isinstance(module, NORMALISATION)]
+        return self.names_under(paths)
+
+    def sources(self) -> dict[str, str]:
+        """For every tensor of a copied part, the name of the tensor it is a copy of.
+
+        `target` with `copy_of=("encoder", "projector")` holds `target.encoder.…`, `target.projector.…`.
+        """
+        names = self.names_under(self.copies)
+        return {name: name.split(".", 1)[1] for name in names}

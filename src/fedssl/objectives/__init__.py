@@ -1,0 +1,17 @@
+"""What local training minimises: one file each."""
+
+from fedssl.registry import Registry
+
+OBJECTIVES = Registry(
+    "objective",
+    {
+        "simclr": "fedssl.objectives.simclr:SimCLR",
+        "moco-v1": "fedssl.objectives.moco:MoCoV1",
+        "moco-v2": "fedssl.objectives.moco:MoCoV2",
+        "simsiam": "fedssl.objectives.simsiam:SimSiam",
+        "byol": "fedssl.objectives.byol:BYOL",
+        "barlow-twins": "fedssl.objectives.barlow_twins:BarlowTwins",
+        "mae": "fedssl.objectives.mae:MAE",
+        "supervised": "fedssl.objectives.supervised:Supervised",
+    },
+)

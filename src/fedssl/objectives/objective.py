@@ -1,0 +1,40 @@
+"""What every objective has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedssl.config import ModelConfig
+from fedssl.models.model import Model
+from fedssl.options import Choice
+
+
+class Objective(Choice):
+    """A loss on views of images, and the parts of the model that it needs.
+
+    An objective has no state: all tensors live in the `Model` it builds, so that an engine can
+    swap one client's tensors for another's in place.
+    """
+
+    views: ClassVar[str] = "simclr"  # the recipe it was published with
+    num_views: ClassVar[int] = 2
+    needs_labels: ClassVar[bool] = False
+
+    def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
+        """The model to train: `encoder` and what the objective adds to it."""
+        raise TypeError(f"{type(self).__name__} does not say how its model is built")
+
+    def loss(self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator) -> Tensor:
+        """The scalar to minimise on one batch; `rng` (CPU) is for what the loss draws itself."""
+        raise TypeError(f"{type(self).__name__} has no loss")
+
+    def after_step(self, model: Model) -> None:
+        """What follows the optimizer's step: nothing, or a target's moving average."""
+
+    def trained(self, model: Model) -> list[nn.Parameter]:
+        """Parameters the optimizer updates: those that take gradients."""
+        return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,0 +1,59 @@
+"""Typed options: every exchangeable part is a frozen pydantic model whose fields are its config keys.
+
+    class FedProx(FedAvg):
+        mu: float = Field(0.2, ge=0, description="strength of the pull towards the global model")
+
+is at once the part, the documentation of `method.mu`, and its validation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedssl.errors import ConfigError, did_you_mean
+from fedssl.registry import Registry
+
+
+class Options(BaseModel):
+    """Fields that are config keys; unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Choice(Options):
+    """A part that is chosen by name."""
+
+    name: str = Field("", description="its name in `fedssl list`")
+
+
+def choose(registry: Registry, values: dict[str, Any], section: str, key: str = "name") -> Any:
+    """The part that `values[key]` names, built from the other values."""
+    if key not in values:
+        raise ConfigError(f"{section}.{key} is missing: one of {', '.join(registry)}")
+    part = registry.get(str(values[key]))
+    return build(part, values, section)
+
+
+def build(part: type[Options], values: dict[str, Any], section: str) -> Any:
+    """Validate `values` as options of `part`; errors name the key as a user writes it."""
+    try:
+        return part(**values)
+    except ValidationError as error:
+        raise ConfigError(explain(error, part, section)) from None
+
+
+def explain(error: ValidationError, part: type[BaseModel], section: str) -> str:
+    """The first thing wrong, in the user's words: key, value, and the nearest right one."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    full = f"{section}.{key}" if section else key
+    if first["type"] == "extra_forbidden":
+        whose = f" of {section}" if section else ""
+        return f"unknown key {full!r}{whose}: {did_you_mean(key, part.model_fields)}"
+    problem = first["msg"]
+    if first["type"] == "literal_error" and isinstance(first.get("input"), str):
+        allowed = str(first["ctx"]["expected"]).replace("' or '", "', '").replace("'", "")
+        problem = did_you_mean(first["input"], [word.strip() for word in allowed.split(",")])
+    return f"{full}={first.get('input')!r}: {problem}"

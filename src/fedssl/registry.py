@@ -1,0 +1,71 @@
+"""Names to things: what a config calls `simclr` is `fedssl.objectives.simclr:SimCLR`.
+
+Entries are import paths, so that looking a name up loads only what it names. A name may also be
+such a path itself, `package.module:Thing` or `./file.py:Thing`: that is how a class outside of
+fedssl takes part without being registered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedssl.errors import ConfigError, did_you_mean
+
+
+class Registry:
+    """A named set of import paths (or objects), one for each kind of exchangeable part."""
+
+    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def register(self, name: str, thing: Any) -> None:
+        """Add a thing, or an import path to one, under a new name."""
+        if name in self._entries:
+            raise ConfigError(f"{self.kind} {name!r} exists already")
+        self._entries[name] = thing
+
+    def check(self, name: str) -> None:
+        """Raise a ConfigError that names the nearest right one if `name` is unknown."""
+        if name not in self._entries and ":" not in name:
+            raise ConfigError(f"unknown {self.kind} {name!r}: {did_you_mean(name, self._entries)}")
+
+    def get(self, name: str) -> Any:
+        """The thing itself; its module is imported now."""
+        self.check(name)
+        entry = self._entries.get(name, name)
+        return _load(self.kind, entry) if isinstance(entry, str) else entry
+
+
+def _load(kind: str, path: str) -> Any:
+    module_name, _, attribute = path.rpartition(":")
+    try:
+        module = _load_file(Path(module_name)) if module_name.endswith(".py") else None
+        module = module or importlib.import_module(module_name)
+    except (ImportError, OSError) as error:
+        raise ConfigError(f"{kind} {path!r} cannot be loaded: {error}") from error
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{kind} {path!r}: {module_name} has no {attribute!r}")
+    return getattr(module, attribute)
+
+
+def _load_file(file: Path) -> Any:
+    file = file.resolve()
+    name = f"fedssl_user_{file.stem}_{hashlib.sha1(str(file).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
