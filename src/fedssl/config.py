@@ -24,6 +24,7 @@ from fedssl.registry import Registry
 
 if TYPE_CHECKING:
     from fedssl.aggregation.rule import Rule
+    from fedssl.aggregation.server_optimizer import ServerOptimizer as Server
     from fedssl.data.partitions import Partition
     from fedssl.data.shifts import Shift
     from fedssl.methods.method import Method
@@ -34,9 +35,14 @@ class DataConfig(Options):
     name: str = Field("digits", description="data set (see `fedssl list datasets`)")
     root: str = Field("", description="file or folder: for npz and folder, and where downloads go")
     limit: int = Field(0, ge=0, description="seeded stratified subset of so many images; 0: all")
-    size: int = Field(0, ge=0, description="side in pixels to which images are resized; 0: as they are")
+    size: int = Field(
+        0,
+        ge=0,
+        description="side in pixels that images are resized to; 0: as they are (folders of mixed or large "
+        "sizes: the median side, at most 224; celeba: 64)",
+    )
     channels: Literal[0, 1, 3] = Field(0, description="1 grey, 3 colour; 0: as they are")
-    split: str = Field("", description="Hugging Face: `train/test` names of the splits")
+    split: str = Field("", description="Hugging Face: TRAIN/TEST; stl10: train, unlabeled, train+unlabeled")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of a set that brings no test split")
     holdout: float = Field(
         0.0, ge=0, lt=1, description="labelled share kept out of pre-training (for eval --protocol semi)"
@@ -47,7 +53,7 @@ class DataConfig(Options):
 
 
 class ViewsConfig(Options):
-    recipe: Literal["auto", "simclr", "moco-v1", "byol", "mae", "plain"] = Field(
+    recipe: Literal["auto", "simclr", "moco-v1", "byol", "mae", "supervised", "plain"] = Field(
         "auto", description="augmentations; auto: the objective's own"
     )
     crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
@@ -83,7 +89,7 @@ class TrainConfig(Options):
 
 
 class ParticipationConfig(Options):
-    per_round: float = Field(1.0, gt=0, description="clients per round: a share up to 1.0, or a count above 1")
+    per_round: int | float = Field(1.0, gt=0, description="clients per round: a count (5), or a share (0.25)")
     min_clients: int = Field(1, ge=1, description="fewer uploads than this stop the run (it can be resumed)")
     failure_rate: float = Field(0.0, ge=0, lt=1, description="simulated: chance that a client fails in a round")
     timeout: float = Field(0.0, ge=0, description="seconds after which a client is too late; 0: never")
@@ -100,6 +106,8 @@ class ProbeConfig(Options):
     every: int = Field(5, ge=0, description="rounds between kNN monitors; 0: only at the end")
     protocol: Literal["linear", "knn", "none"] = Field("linear", description="the final probe")
     limit: int = Field(0, ge=0, description="training images the probes use; 0: all")
+    labels: float = Field(1.0, gt=0, le=1, description="share of the training labels that the probe may use")
+    clients: int = Field(10, ge=1, description="personal encoders: at most so many clients are probed")
     neighbours: int = Field(20, ge=1, description="k of the kNN monitor")
     temperature: float = Field(0.1, gt=0, description="of the kNN weights exp(cos/T)")
     form: Literal["fast", "epochs"] = Field(
@@ -110,6 +118,22 @@ class ProbeConfig(Options):
     batch_size: int = Field(512, ge=2, description="linear, epochs")
     lr: float = Field(3e-3, gt=0, description="linear, epochs")
     optimizer: Literal["adam", "sgd"] = Field("adam", description="linear, epochs")
+    milestones: tuple[int, ...] = Field((), description="linear, epochs: after these the rate is ×0.1")
+
+
+class SemiConfig(Options):
+    """`fedssl eval --protocol semi`: fine-tuning of the whole model on few labels (FedEMA, appendix B.3)."""
+
+    labels: float = Field(0.0, ge=0, lt=1, description="labelled share of the training images; 0: data.holdout")
+    hidden: int = Field(512, ge=1, description="width of the fresh two-layer head")
+    epochs: int = Field(100, ge=1, description="of fine-tuning")
+    batch_size: int = Field(128, ge=2, description="of fine-tuning")
+    lr: float = Field(1e-3, gt=0, description="of Adam")
+
+
+class LogConfig(Options):
+    tensorboard: bool = Field(True, description="write TensorBoard events where it is installed")
+    wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")
 
 
 class CheckpointConfig(Options):
@@ -124,6 +148,14 @@ def _chosen(registry: Registry, section: str, key: str = "name") -> Any:
     return Annotated[SerializeAsAny[Any], BeforeValidator(validate)]
 
 
+def _built(path: str, section: str) -> Any:
+    def validate(values: Any) -> Any:
+        kind = Registry(section, {}).get(path)
+        return build(kind, dict(values), section) if isinstance(values, Mapping) else values
+
+    return Annotated[SerializeAsAny[Any], BeforeValidator(validate)]
+
+
 # To the type checker these are the parts themselves; at run time they are found by name.
 if not TYPE_CHECKING:
     Partition = _chosen(PARTITIONS, "partition", "scheme")
@@ -131,6 +163,7 @@ if not TYPE_CHECKING:
     Objective = _chosen(OBJECTIVES, "objective")
     Method = _chosen(METHODS, "method")
     Rule = _chosen(AGGREGATIONS, "aggregation")
+    Server = _built("fedssl.aggregation.server_optimizer:ServerOptimizer", "server")
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "partition": {"scheme": "classes"},
@@ -138,6 +171,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "objective": {"name": "simclr"},
     "method": {"name": "fedavg"},
     "aggregation": {"name": "fedavg"},
+    "server": {},
 }
 
 
@@ -155,11 +189,14 @@ class Config(Options):
     objective: Objective
     method: Method
     aggregation: Rule
+    server: Server
     train: TrainConfig = TrainConfig()
     participation: ParticipationConfig = ParticipationConfig()
     engine: EngineConfig = EngineConfig()
     probe: ProbeConfig = ProbeConfig()
+    semi: SemiConfig = SemiConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
 
     def resolved(self) -> dict[str, Any]:
         """Plain values, enough to build this config again."""

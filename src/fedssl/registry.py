@@ -7,6 +7,7 @@ fedssl takes part without being registered.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -44,6 +45,20 @@ class Registry:
         self.check(name)
         entry = self._entries.get(name, name)
         return _load(self.kind, entry) if isinstance(entry, str) else entry
+
+    def summary(self, name: str) -> str:
+        """The first line of its docstring, read from the source: nothing is imported."""
+        entry = self._entries[name]
+        if not isinstance(entry, str):
+            return (entry.__doc__ or "").strip().partition("\n")[0]
+        module_name, _, attribute = entry.partition(":")
+        spec = importlib.util.find_spec(module_name)
+        if spec is None or spec.origin is None:
+            return ""
+        for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+        return ""
 
 
 def _load(kind: str, path: str) -> Any:

@@ -55,7 +55,7 @@ class ClientMemory:
 def snapshot(module: nn.Module, names: Iterable[str] | None = None) -> State:
     """Copies of a module's tensors (all, or those named)."""
     state = module.state_dict()
-    return {name: state[name].detach().clone() for name in (state if names is None else names)}
+    return {name: state[name].detach().clone(memory_format=torch.contiguous_format) for name in (state if names is None else names)}
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ DATASETS = Registry(
 def partition(
     labels: Sequence[int] | NDArray[np.int64],
     scheme: str = "iid",
-    clients: int = 5,
+    clients: int | None = None,
     seed: int = 0,
     domains: Sequence[int] | NDArray[np.int64] | None = None,
     **options: Any,
@@ -66,7 +66,8 @@ def partition(
 
     from fedssl.options import choose
 
-    rule = choose(PARTITIONS, {"scheme": scheme, "clients": clients, **options}, "partition", key="scheme")
+    given = options if clients is None else {"clients": clients, **options}
+    rule = choose(PARTITIONS, {"scheme": scheme, **given}, "partition", key="scheme")
     as_array = np.asarray(labels, dtype=np.int64)
     parts: list[NDArray[np.int64]] = rule.split(
         as_array, seed, None if domains is None else np.asarray(domains, dtype=np.int64)

@@ -39,7 +39,7 @@ class ImageSet:
         index = torch.as_tensor(indices, dtype=torch.int64)
         return replace(
             self,
-            x=self.x[index],
+            x=self.x.index_select(0, index),
             y=None if self.y is None else self.y[index],
             domain=None if self.domain is None else self.domain[index],
         )

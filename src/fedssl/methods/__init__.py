@@ -8,5 +8,8 @@ METHODS = Registry(
         "fedavg": "fedssl.methods.fedavg:FedAvg",
         "standalone": "fedssl.methods.standalone:Standalone",
         "centralized": "fedssl.methods.centralized:Centralized",
+        "fedema": "fedssl.methods.fedema:FedEMA",
+        "fedu": "fedssl.methods.fedu:FedU",
+        "constant-mu": "fedssl.methods.constant_mu:ConstantMu",
     },
 )

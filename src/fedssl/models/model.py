@@ -67,6 +67,11 @@ class Model(nn.Module):
         paths = [path for path, module in self.named_modules() if isinstance(module, NORMALISATION)]
         return self.names_under(paths)
 
+    def statistics(self) -> frozenset[str]:
+        """Running statistics of normalisation layers: buffers, found by module type."""
+        buffers = {name for name, _ in self.named_buffers()}
+        return frozenset(name for name in self.normalisation_names() if name in buffers)
+
     def sources(self) -> dict[str, str]:
         """For every tensor of a copied part, the name of the tensor it is a copy of.
 

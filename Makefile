@@ -1,0 +1,37 @@
+# Everything installs itself into .venv from constraints.txt; `make help` lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## create .venv with everything that is needed
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedssl needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: install ## train a non-IID federation on handwritten digits (under 3 minutes)
+	$(BIN)/fedssl run data.name=digits --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: install lint ## lint, types and all tests
+	$(BIN)/python -m pytest -n 2
+
+lint: install ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install ## the benchmarks, each against a peer or a limit in the same run
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,190 @@
+"""The command line. PyTorch is imported only by the commands that need it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedssl import __version__
+from fedssl.errors import ConfigError, FedsslError, did_you_mean
+
+PURPOSE = "Learn one visual encoder from unlabeled images that never leave their owners."
+
+
+@dataclass(frozen=True)
+class Command:
+    """One word after `fedssl`: what it is for, its arguments, and what it does."""
+
+    purpose: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    do: Callable[[argparse.Namespace], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0: done; 1: it could not be done; 2: the command or config is wrong; 130: interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return dispatch(words)
+    except FedsslError as error:
+        print(f"fedssl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nfedssl: stopped; `fedssl resume RUN` goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `fedssl list | head`
+        sys.stderr.close()
+        return 0
+
+
+def dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+    elif words[0] == "--version":
+        print(f"fedssl {__version__}")
+    elif words[0] not in COMMANDS:
+        raise ConfigError(f"unknown command {words[0]!r}: {did_you_mean(words[0], COMMANDS)}")
+    else:
+        command = COMMANDS[words[0]]
+        parser = argparse.ArgumentParser(
+            prog=f"fedssl {words[0]}", description=command.purpose, add_help=words[0] != "run"
+        )
+        command.arguments(parser)
+        command.do(parser.parse_intermixed_args(words[1:]))
+    return 0
+
+
+def overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.purpose}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [PURPOSE, "", "usage: fedssl COMMAND …", "", *lines, "", "`fedssl COMMAND --help` says more."]
+    )
+
+
+# --- run, resume ----------------------------------------------------------------------------------
+
+
+class _KeysHelp(argparse.Action):
+    """`fedssl run --help`: the usage, and every key of the config with its default and meaning."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from fedssl.keys import describe_keys
+
+        print(parser.format_help())
+        print(describe_keys())
+        parser.exit()
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-h", "--help", action=_KeysHelp, nargs=0, help="this, and every key of a config")
+    parser.add_argument("words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides")
+    parser.add_argument("--out", help="the run's folder (default: runs/DATA-OBJECTIVE-METHOD)")
+    _quiet(parser)
+
+
+def _quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _run(options: argparse.Namespace) -> None:
+    from fedssl.config import load, parse_overrides
+
+    first = options.words[:1]
+    file = first[0] if first and "=" not in first[0] else None
+    config = load(file, parse_overrides(options.words[1:] if file else options.words))
+    from fedssl import api
+
+    api.run(config, out=options.out, quiet=options.quiet)
+
+
+def _resume_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's folder")
+    _quiet(parser)
+
+
+def _resume(options: argparse.Namespace) -> None:
+    from fedssl import api
+
+    api.resume(options.run, quiet=options.quiet)
+
+
+# --- eval -----------------------------------------------------------------------------------------
+
+
+def _eval_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="data.*, probe.*, semi.*, device")
+    parser.add_argument("--protocol", default="linear", help="knn, linear, semi, transfer or personal")
+
+
+def _eval(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from fedssl.api import Run
+    from fedssl.config import parse_overrides
+    from fedssl.report.console import class_table, final_table
+
+    found = Run(options.run).probe(options.protocol, **parse_overrides(options.overrides))
+    console = Console(highlight=False)
+    console.print(final_table([found]))
+    console.print(class_table(found))
+
+
+# --- reproduce ------------------------------------------------------------------------------------
+
+
+def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", nargs="?", help="a recipe (see `fedssl list recipes`); none: all of them")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides for every row")
+    parser.add_argument("--scale", default="smoke", help="smoke, mini or paper (default smoke)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per row (default 3)")
+    parser.add_argument("--dry-run", action="store_true", help="list what would run, and what it would cost here")
+    parser.add_argument("--out", default="runs/reproduce", help="where runs and tables go")
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    from fedssl.config import parse_overrides
+    from fedssl.reproduce import reproduce
+
+    reproduce(
+        options.table,
+        scale=options.scale,
+        seeds=options.seeds,
+        dry_run=options.dry_run,
+        out=options.out,
+        overrides=parse_overrides(options.overrides),
+    )
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", nargs="?", help="methods, objectives, aggregations, datasets, …")
+
+
+def _list(options: argparse.Namespace) -> None:
+    from fedssl.keys import LISTS
+
+    if options.kind is not None and options.kind not in LISTS:
+        raise ConfigError(f"nothing to list by the name {options.kind!r}: {did_you_mean(options.kind, LISTS)}")
+    for kind in LISTS if options.kind is None else [options.kind]:
+        rows = LISTS[kind]()
+        width = max((len(name) for name in rows), default=0)
+        print(f"{kind}:")
+        for name, summary in rows.items():
+            print(f"  {name:<{width}}  {summary}".rstrip())
+
+
+COMMANDS = {
+    "run": Command("train a federation and probe its encoder", _run_arguments, _run),
+    "resume": Command("go on where a run was stopped", _resume_arguments, _resume),
+    "eval": Command("evaluate the encoder of a run", _eval_arguments, _eval),
+    "reproduce": Command("run a table or figure of a paper", _reproduce_arguments, _reproduce),
+    "list": Command("show what there is to choose from", _list_arguments, _list),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

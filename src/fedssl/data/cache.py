@@ -1,0 +1,265 @@
+"""Images that are decoded when it is known which are wanted: into memory, or once into a file.
+
+Pixels that would take more memory than `data.memory_mb` are written, as plain uint8, below
+`$FEDSSL_CACHE` (default `~/.cache/fedssl/arrays`) and memory-mapped from there. An entry is found
+by what its source files are (path, size, time of change), so a changed source is decoded anew.
+Entries may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import numpy as np
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedssl.data.images import ImageSet
+from fedssl.errors import DataError
+
+if TYPE_CHECKING:
+    from fedssl.data.sets import Progress
+
+Shape = tuple[int, int, int]
+Entry = tuple[Path, dict[str, Any]]  # the file of pixels, and what is known about it
+
+MEGABYTE = 1 << 20
+BLOCK_BYTES = 1 << 25  # decoded and written at a time
+THREADS = min(16, 2 * (os.cpu_count() or 1))
+NAMED = 10  # files named in a warning; of the rest, the number
+
+
+class Source(Protocol):
+    """Where images are read from, by number. Called from several threads."""
+
+    def name(self, number: int) -> str:
+        """What a person calls the image."""
+
+    def stamp(self, number: int) -> str:
+        """Changes when the image does."""
+
+    def read(self, number: int, shape: Shape) -> NDArray[np.uint8]:
+        """The image at height × width × channels; any exception means that it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """An `ImageSet` whose pixels are still in their files: `rows` are numbers in `source`."""
+
+    source: Source
+    rows: NDArray[np.int64]
+    shape: Shape
+    y: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    domain: Tensor | None = None
+    domains: tuple[str, ...] = ()
+    name: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def subset(self, indices: NDArray[np.int64] | Tensor) -> Listing:
+        """The images at these indices, in that order."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        return replace(
+            self,
+            rows=self.rows[index.numpy()],
+            y=None if self.y is None else self.y[index],
+            domain=None if self.domain is None else self.domain[index],
+        )
+
+
+def decode(listing: Listing, memory_mb: int, progress: Progress | None = None) -> ImageSet:
+    """The pixels of a listing; images that cannot be read are left out and named in the warnings."""
+    needed = len(listing) * prod(listing.shape)
+    if needed <= memory_mb * MEGABYTE:
+        x, failed = _into_memory(listing, progress)
+    else:
+        stamps = (listing.source.stamp(int(row)) for row in listing.rows)
+        path, about = stored(
+            key_of([*stamps, str(listing.shape)]), needed, lambda file: _into_file(listing, file, progress)
+        )
+        failed = {int(row): reason for row, reason in about["failed"].items()}
+        x = open_pixels(path, about["shape"], memory_mb)
+    if len(failed) == len(listing):
+        raise DataError(
+            f"{listing.name}: none of {len(listing)} images can be read: {_some(listing, failed)}"
+        )
+    left = np.delete(np.arange(len(listing)), list(failed))
+    kept = listing.subset(left) if failed else listing
+    notes = listing.warnings
+    if failed:
+        notes = (
+            *notes,
+            f"{listing.name}: {len(failed)} of {len(listing)} images left out: {_some(listing, failed)}",
+        )
+    return ImageSet(x, kept.y, kept.classes, kept.domain, kept.domains, kept.name, notes)
+
+
+def folder() -> Path:
+    """Where decoded pixels are kept."""
+    return Path(os.environ.get("FEDSSL_CACHE") or "~/.cache/fedssl/arrays").expanduser()
+
+
+def key_of(stamps: Iterable[str]) -> str:
+    """A file name for what these stamps describe."""
+    digest = hashlib.blake2b(digest_size=16)
+    for stamp in stamps:
+        digest.update(os.fsencode(stamp) + b"\0\0")
+    return digest.hexdigest()
+
+
+def file_stamp(path: str | Path) -> str:
+    """A file's path, size and time of change."""
+    state = os.stat(path)
+    return f"{os.path.abspath(path)}\0{state.st_size}\0{state.st_mtime_ns}"
+
+
+def stored(key: str, needed: int, write: Callable[[BinaryIO], dict[str, Any]]) -> Entry:
+    """The pixels under `key` and what `write` returned when it wrote them: now, or in an earlier run.
+
+    `write` appends pixels with `append` and returns plain values, among them their "shape". An
+    entry appears under its name only when it is complete; other processes wait for it meanwhile.
+    """
+    try:
+        found = find(key)
+        if found is None:
+            folder().mkdir(parents=True, exist_ok=True)
+            with FileLock(folder() / f"{key}.lock"):
+                found = find(key) or _build(folder() / key, needed, write)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_room(needed) from error
+        raise DataError(
+            f"decoded images cannot be kept below {folder()}: {error}; set FEDSSL_CACHE to a folder "
+            "that can be written to, or data.memory_mb to more than the images take"
+        ) from error
+    return found
+
+
+def find(key: str) -> Entry | None:
+    """The complete entry under `key`, if there is one."""
+    entry = folder() / key
+    try:
+        about: dict[str, Any] = json.loads((entry / "about.json").read_text())
+        whole = (entry / "pixels").stat().st_size == prod(about["shape"])
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return (entry / "pixels", about) if whole else None
+
+
+def append(file: BinaryIO, pixels: NDArray[np.uint8]) -> None:
+    """Write pixels by plain writes: a full disk is then an error, where a memory map would crash."""
+    file.write(np.ascontiguousarray(pixels).data)
+
+
+def open_pixels(path: Path, shape: Iterable[int], memory_mb: int) -> Tensor:
+    """Pixels read into memory if they fit, else mapped read-only: `x[index]` reads just those pages."""
+    dimensions = tuple(shape)
+    if prod(dimensions) <= memory_mb * MEGABYTE:
+        return torch.from_numpy(np.fromfile(path, dtype=np.uint8).reshape(dimensions))
+    # A copy-on-write map could be written to, but Linux refuses one that is larger than its memory.
+    mapped = np.memmap(path, dtype=np.uint8, mode="r", shape=dimensions)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*", category=UserWarning)
+        return torch.from_numpy(mapped)
+
+
+def _build(entry: Path, needed: int, write: Callable[[BinaryIO], dict[str, Any]]) -> Entry:
+    part = entry.with_name(f"{entry.name}.part")
+    for old in (part, entry):  # an interrupted build, a damaged entry
+        shutil.rmtree(old, ignore_errors=True)
+    if shutil.disk_usage(entry.parent).free < needed:
+        raise _no_room(needed)
+    try:
+        part.mkdir()
+        with open(part / "pixels", "wb") as file:
+            about = write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        (part / "about.json").write_text(json.dumps(about))
+        part.rename(entry)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return entry / "pixels", about
+
+
+def _no_room(needed: int) -> DataError:
+    free = shutil.disk_usage(folder()).free
+    return DataError(
+        f"decoded images need {-(-needed // MEGABYTE):,} MB below {folder()}, where {free // MEGABYTE:,} MB "
+        "are free: make room, set FEDSSL_CACHE to a folder on a larger disk, or lower data.size or data.limit"
+    )
+
+
+def _into_memory(listing: Listing, progress: Progress | None) -> tuple[Tensor, dict[int, str]]:
+    failed: dict[int, str] = {}
+    pixels = np.empty((len(listing), *listing.shape), dtype=np.uint8)
+    filled = 0
+    for block in _blocks(listing, failed, progress):
+        pixels[filled : filled + len(block)] = block
+        filled += len(block)
+    return torch.from_numpy(pixels[:filled]), failed
+
+
+def _into_file(listing: Listing, file: BinaryIO, progress: Progress | None) -> dict[str, Any]:
+    failed: dict[int, str] = {}
+    filled = 0
+    for block in _blocks(listing, failed, progress):
+        append(file, block)
+        filled += len(block)
+    return {"shape": [filled, *listing.shape], "failed": failed}
+
+
+def _blocks(
+    listing: Listing, failed: dict[int, str], progress: Progress | None
+) -> Iterator[NDArray[np.uint8]]:
+    """Decoded images in order, a block at a time; those that cannot be read are added to `failed`."""
+
+    def read(index: int) -> NDArray[np.uint8] | None:
+        try:
+            return listing.source.read(int(listing.rows[index]), listing.shape)
+        except MemoryError:
+            raise
+        except Exception as error:  # decoders raise nearly anything on damaged files
+            failed[index] = str(error) or type(error).__name__
+            return None
+
+    step = max(1, BLOCK_BYTES // prod(listing.shape))
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(listing), step):
+            stop = min(start + step, len(listing))
+            good = [image for image in pool.map(read, range(start, stop)) if image is not None]
+            if progress is not None:
+                progress(stop, len(listing), f"decoding {listing.name}")
+            if good:
+                yield np.stack(good)
+
+
+def _some(listing: Listing, failed: dict[int, str]) -> str:
+    named = [
+        f"{listing.source.name(int(listing.rows[index]))} ({failed[index]})"
+        for index in sorted(failed)[:NAMED]
+    ]
+    return listed(named, len(failed))
+
+
+def listed(names: list[str], total: int) -> str:
+    """Names for a warning, and how many there are beyond them."""
+    rest = total - len(names[:NAMED])
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest else "")

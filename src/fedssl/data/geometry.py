@@ -1,0 +1,118 @@
+"""Crops, flips and blurs of whole batches as two small matrix products per image.
+
+Whatever moves or mixes pixels first along the columns and then along the rows of an image is
+`rows @ image @ columns`. Bilinear resampling and Gaussian blur both are, and matrices this small
+take less time than gathering pixels one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+TRIES = 10  # torchvision gives up on a crop that fits after so many, and takes the centre
+
+
+def mix(planes: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Planes [C, N, H, W] as `rows[n] @ plane @ columns[n]`; rows [N, H, H], columns [N, W, W]."""
+    mixed = torch.empty_like(planes)
+    for plane, out in zip(planes, mixed, strict=True):
+        torch.bmm(torch.bmm(rows, plane), columns, out=out)
+    return mixed
+
+
+class Crops:
+    """Draws crops as torchvision's RandomResizedCrop does, for V views of N images at once.
+
+    `area` is a range of shares of the image's area for each view (one from 1 on: no crop at all),
+    `ratio` one of width / height.
+    """
+
+    uniforms = 2 * TRIES + 2  # uniform numbers that one crop takes
+
+    def __init__(
+        self, size: tuple[int, int], area: Sequence[tuple[float, float]], ratio: Sequence[tuple[float, float]]
+    ) -> None:
+        shares, ratios = torch.tensor(area), torch.tensor(ratio).log_()
+        self.area, self.area_span = _range(shares * (size[0] * size[1]))
+        self.ratio, self.ratio_span = _range(ratios)
+        self.limits = torch.tensor(size, dtype=torch.float32)[:, None, None]
+        whole = (0, 0, *size)
+        rest = [whole if low >= 1 else central(size, r) for (low, _), r in zip(area, ratio, strict=True)]
+        self.rest = torch.tensor(rest, dtype=torch.float32).T[..., None]
+        self.whole = shares[:, :1] >= 1
+
+    def __call__(self, uniform: Tensor) -> Tensor:
+        """Top, left, height, width [4, V, N] in whole pixels, from uniform numbers [uniforms, V, N]."""
+        areas, ratios, corners = uniform.split((TRIES, TRIES, 2))
+        areas = areas * self.area_span + self.area
+        ratios = (ratios * self.ratio_span + self.ratio).exp_()
+        tries = torch.stack((areas / ratios, areas * ratios)).sqrt_().round_()
+        fits = ((tries >= 1) & (tries <= self.limits[:, None])).all(0)
+        first = fits.int().argmax(0)
+        sides = tries.gather(1, first.expand(2, 1, *first.shape)).squeeze(1)
+        room = self.limits - sides
+        # A number just below 1 can be rounded up in the product, hence the minimum.
+        corners = (corners * (room + 1)).floor_().minimum(room)
+        return torch.where(fits.any(0) & ~self.whole, torch.cat((corners, sides)), self.rest)
+
+
+def central(size: tuple[int, int], ratio: tuple[float, float]) -> tuple[int, int, int, int]:
+    """Top, left, height, width of the largest central crop whose width / height is allowed."""
+    height, width = size
+    if width < ratio[0] * height:
+        height = round(width / ratio[0])
+    elif width > ratio[1] * height:
+        width = round(height * ratio[1])
+    return (size[0] - height) // 2, (size[1] - width) // 2, height, width
+
+
+def positions(start: Tensor, length: Tensor, side: int) -> Tensor:
+    """Where `side` evenly spaced pixels of a crop lie in the image: [..., side], in its pixels.
+
+    What lies beyond the outermost centres of the crop's pixels repeats them, as it does when the
+    crop is cut out first and resized then.
+    """
+    share = (torch.arange(side) + 0.5) / side
+    inside = (length[..., None] * share).sub_(0.5).clamp_min_(0)
+    return inside.minimum(length[..., None] - 1).add_(start[..., None])
+
+
+def bilinear(position: Tensor, axis: int) -> Tensor:
+    """Weights of an image's pixels at positions [N, side], as rows (axis 2) or columns (axis 1).
+
+    Positions outside of the image get no weight, so they come out black.
+    """
+    pixel = torch.arange(position.shape[1], dtype=position.dtype, device=position.device)
+    distance = position.unsqueeze(axis).sub(pixel if axis == 2 else pixel[:, None]).abs_()
+    return distance.neg_().add_(1).clamp_min_(0)
+
+
+def kernel_size(side: int) -> int:
+    """About a tenth of the side (23 of 224), odd, at least 3 where reflection leaves room for it."""
+    return min(max(3, side // 10 | 1), 2 * side - 1)
+
+
+def gaussian(sigma: Tensor, side: int) -> Tensor:
+    """Gaussian blur with standard deviations [N], reflected at the borders, as rows [N, side, side]."""
+    size = kernel_size(side)
+    tap = torch.arange(size, dtype=sigma.dtype, device=sigma.device) - size // 2
+    weight = torch.softmax(-0.5 * (tap / sigma[:, None]).square(), 1)
+    return torch.mm(weight, _taps(side, size, sigma.device)).view(-1, side, side)
+
+
+@lru_cache(maxsize=8)
+def _taps(side: int, size: int, device: torch.device) -> Tensor:
+    """[size, side · side]: 1 where a tap of the kernel, centred on one pixel, falls on another."""
+    source = (torch.arange(side) + torch.arange(size)[:, None] - size // 2).abs()
+    source = (side - 1) - (side - 1 - source).abs()
+    return functional.one_hot(source, side).to(device, torch.float32).view(size, -1)
+
+
+def _range(ranges: Tensor) -> tuple[Tensor, Tensor]:
+    """Where ranges [V, 2] begin and how long they are, each [V, 1]."""
+    return ranges[:, :1], ranges[:, 1:] - ranges[:, :1]

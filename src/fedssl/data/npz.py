@@ -1,0 +1,167 @@
+"""Images in .npz files: `x` uint8 N×H×W×C (or N×H×W), and `y`, `classes`, `domain`, `domains` where known.
+
+`data.root` is `NAME_train.npz` (then `NAME_test.npz` beside it is the test split), any other .npz,
+or a folder with one `*_train.npz`. Pixels in members that are slow to decompress (LZMA, bzip2)
+are decompressed once and kept (see cache.py).
+"""
+
+from __future__ import annotations
+
+import lzma
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.lib.npyio import NpzFile
+from torch import Tensor
+
+from fedssl.data.cache import append, file_stamp, find, key_of, open_pixels, stored
+from fedssl.data.images import ImageSet
+from fedssl.data.sets import check_labels, check_pixels, to_labels
+from fedssl.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from fedssl.config import DataConfig
+    from fedssl.data.sets import Progress
+
+SLOW = (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2)
+WORTH_KEEPING = 4 << 20  # bytes; less is decompressed in half a second
+
+
+def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet | None]:
+    """Train and test images of the files that `data.root` means."""
+    path = _find(config.root)
+    train = _read(path, config.memory_mb, progress)
+    beside = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
+    if not path.name.endswith("_train.npz") or not beside.is_file():
+        return train, None
+    test = _read(beside, config.memory_mb, progress)
+    for what, mine, theirs in (
+        ("classes", train.classes, test.classes),
+        ("domains", train.domains, test.domains),
+    ):
+        if mine and theirs and mine != theirs:
+            raise DataError(f"{what} of {path} {list(mine)} are not those of {beside} {list(theirs)}")
+    classes, domains = train.classes or test.classes, train.domains or test.domains
+    train = replace(train, classes=classes, domains=domains)
+    test = replace(test, classes=classes, domains=domains)
+    check_labels(train, str(path))
+    check_labels(test, str(beside))
+    return train, test
+
+
+def _find(root: str) -> Path:
+    if not root:
+        raise DataError("data.root is empty: give the path of NAME_train.npz")
+    path = Path(root).expanduser()
+    if path.is_dir():
+        found = sorted(path.glob("*_train.npz"))
+        if len(found) != 1:
+            names = ", ".join(file.name for file in found) or "none"
+            raise DataError(f"{path} holds {len(found)} files *_train.npz ({names}): give the path of one")
+        return found[0]
+    if not path.is_file():
+        near = sorted(file.name for file in path.parent.glob("*.npz"))
+        raise DataError(f"no file {path}: {did_you_mean(path.name, near)}")
+    return path
+
+
+def _read(path: Path, memory_mb: int, progress: Progress | None) -> ImageSet:
+    try:
+        opened = np.load(path, allow_pickle=False)
+        if not isinstance(opened, NpzFile):
+            raise DataError(f"{path} is one array (.npy): an .npz with `x`, and `y` where known, is needed")
+        with opened as file:
+            if "x" not in file:
+                raise DataError(f"{path} has no `x`, only {', '.join(file.files) or 'nothing'}")
+            x, notes = _pixels(path, file, memory_mb, progress)
+            y, classes = _named(path, file, "y", "classes", len(x))
+            domain, domains = _named(path, file, "domain", "domains", len(x))
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(
+            f"{path} holds Python objects (a pickle), or is no .npz file. Pickles can run code and are never "
+            "loaded: save `x` as uint8, `y` as integers, `classes` as strings"
+        ) from error
+    except (
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        KeyError,
+        zlib.error,
+        lzma.LZMAError,
+        NotImplementedError,
+    ) as error:
+        raise DataError(f"{path} cannot be read: {error or type(error).__name__}") from error
+    name = path.name.removesuffix(".npz").removesuffix("_train").removesuffix("_test")
+    images = ImageSet(x, y, classes, domain, domains, name, notes)
+    check_labels(images, str(path))
+    return images
+
+
+def _pixels(
+    path: Path, file: NpzFile, memory_mb: int, progress: Progress | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """`x`, from the cache if it is there; and why it could not be put there."""
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("x.npy")
+    what = f"reading {path.name}"
+    if progress is not None:
+        progress(0, member.file_size, what)
+    x, notes = _kept(path, file, memory_mb) if _is_slow(member) else (_decompress(path, file), ())
+    if progress is not None:
+        progress(member.file_size, member.file_size, what)
+    return x, notes
+
+
+def _is_slow(member: zipfile.ZipInfo) -> bool:
+    return member.compress_type in SLOW and member.file_size >= WORTH_KEEPING
+
+
+def _kept(path: Path, file: NpzFile, memory_mb: int) -> tuple[Tensor, tuple[str, ...]]:
+    key = key_of([file_stamp(path)])
+    entry = find(key)
+    if entry is None:
+        x = _decompress(path, file)
+
+        def write(out: BinaryIO) -> dict[str, Any]:
+            append(out, x.numpy())
+            return {"shape": list(x.shape)}
+
+        try:
+            entry = stored(key, x.numel(), write)
+        except DataError as error:  # a convenience that failed: go on without it
+            return x, (f"{path.name} is decompressed anew in each run: {error}",)
+    pixels, about = entry
+    return open_pixels(pixels, about["shape"], memory_mb), ()
+
+
+def _decompress(path: Path, file: NpzFile) -> Tensor:
+    values = file["x"]
+    if values.dtype != np.uint8:
+        raise DataError(f"{path}: `x` is {values.dtype}, uint8 0..255 is needed")
+    x = torch.from_numpy(values[..., None] if values.ndim == 3 else values)
+    check_pixels(x, str(path))
+    return x
+
+
+def _named(
+    path: Path, file: NpzFile, key: str, names_key: str, count: int
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Numbers and their names; names without numbers mean nothing here and are left."""
+    if key not in file:
+        return None, ()
+    numbers = to_labels(file[key], count, f"{path}, `{key}`")
+    if names_key not in file:
+        return numbers, ()
+    names = file[names_key]
+    if names.ndim != 1 or names.dtype.kind not in "US":
+        raise DataError(
+            f"{path}: `{names_key}` is {names.dtype} of shape {names.shape}, a list of names is needed"
+        )
+    return numbers, tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())

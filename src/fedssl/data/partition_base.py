@@ -1,0 +1,100 @@
+"""What every partition scheme shares: its options, the checks, and how amounts become index arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedssl.errors import DataError
+from fedssl.options import Options
+from fedssl.rng import numpy_rng
+
+Indices = NDArray[np.int64]
+SCHEME = "how images are dealt to clients (see `fedssl list partitions`)"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a scheme may look at: how many images there are, and the class and domain of each if known."""
+
+    count: int
+    labels: Indices | None
+    domains: Indices | None
+
+
+class Partition(Options):
+    """Deals the images of one data set to clients. A scheme of your own overrides `deal`."""
+
+    scheme: str = Field("iid", description=SCHEME)
+    clients: int = Field(5, ge=1, description="number of clients (K)")
+
+    def split(
+        self, labels: Indices | None, seed: int, domains: Indices | None = None, count: int | None = None
+    ) -> list[Indices]:
+        """Sorted index arrays, one a client: a pure function of labels, domains, options and seed.
+
+        `count` says how many images there are where there are neither labels nor domains.
+        """
+        pool = _pool(labels, domains, count)
+        clients = self.clients_for(pool)
+        if pool.count < clients:
+            raise DataError(
+                f"{pool.count} images cannot be dealt to {clients} clients: "
+                f"use at most partition.clients={pool.count}, or more images"
+            )
+        return [np.sort(part) for part in self.deal(pool, numpy_rng(seed, "partition"))]
+
+    def clients_for(self, pool: Pool) -> int:
+        """How many clients this pool is dealt to."""
+        return self.clients
+
+    def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        """The images of each client, in any order."""
+        raise TypeError(f"{type(self).__name__} does not say how it deals images")
+
+    def by_class(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        """The images of each class that occurs, shuffled; classes in the order of their labels."""
+        if pool.labels is None:
+            raise DataError(
+                f"partition.scheme={self.scheme} needs labels, and this data set has none: "
+                "use partition.scheme=iid"
+            )
+        return grouped(rng.permutation(pool.count), pool.labels)
+
+
+def _pool(labels: Indices | None, domains: Indices | None, count: int | None) -> Pool:
+    sizes = {"labels": labels, "domains": domains}
+    known = {name: array.shape for name, array in sizes.items() if array is not None}
+    if count is not None:
+        known["count"] = (count,)
+    if not known:
+        raise DataError("labels, domains or count must say how many images there are")
+    if len(set(known.values())) > 1 or any(len(shape) != 1 for shape in known.values()):
+        told = ", ".join(f"{name} {shape}" for name, shape in known.items())
+        raise DataError(f"one label and one domain an image are needed, but the shapes are: {told}")
+    return Pool(next(iter(known.values()))[0], labels, domains)
+
+
+def grouped(images: Indices, labels: Indices) -> list[Indices]:
+    """`images` by label, each group in the order given; groups in the order of their labels."""
+    kinds = labels[images]
+    order = np.argsort(kinds, kind="stable")
+    starts = np.flatnonzero(np.diff(kinds[order])) + 1
+    return np.split(images[order], starts)
+
+
+def even(total: int, shares: int) -> Indices:
+    """`total` in whole shares that differ by at most one, larger ones first."""
+    sizes = np.full(shares, total // shares, dtype=np.int64)
+    sizes[: total % shares] += 1
+    return sizes
+
+
+def dealt(groups: Sequence[Indices], amounts: NDArray[np.int64]) -> list[Indices]:
+    """Every client's images, if it takes `amounts[client, group]` off each group in turn."""
+    pieces = [np.split(group, np.cumsum(taken)[:-1]) for group, taken in zip(groups, amounts.T, strict=True)]
+    return [np.concatenate(own) for own in zip(*pieces, strict=True)]

@@ -1,0 +1,81 @@
+"""Partition by domain: every client has images of one style."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from fedssl.data.partition_base import SCHEME, Indices, Partition, Pool, dealt, even, grouped
+from fedssl.data.partition_dirichlet import fill
+from fedssl.errors import DataError
+
+
+class Domain(Partition):
+    """One style a client (FedStyle, appendix): client k has images of domain k // per_domain.
+
+    With `equal`, every style is brought to the average size before its images are dealt: from larger
+    styles a random subset, from smaller ones some images several times (so indices may repeat). Without
+    it every image is dealt exactly once. A Dirichlet(β) draw of a client's classes is followed to the
+    image with `equal` (again by repeats), and as far as a style's images go without.
+    """
+
+    scheme: str = Field("domain", description=SCHEME)
+    clients: int = Field(0, ge=0, description="number of clients; 0: per_domain × the number of domains")
+    per_domain: int = Field(1, ge=1, description="clients of each domain")
+    classes_beta: float | None = Field(
+        None, gt=0, description="concentration (β) of the classes of a client; none: IID within the domain"
+    )
+    equal: bool = Field(True, description="all clients have the average size, by repeats if need be")
+
+    def clients_for(self, pool: Pool) -> int:
+        if pool.domains is None:
+            raise DataError(
+                "partition.scheme=domain needs the domain (style) of each image, and this data set has none: "
+                "use a folder tree style/class/image, or partition.scheme=iid"
+            )
+        domains = len(np.unique(pool.domains))
+        clients = domains * self.per_domain
+        if self.clients not in (clients, 0):
+            raise DataError(
+                f"partition.clients={self.clients}, but {domains} domains × "
+                f"partition.per_domain={self.per_domain} = {clients} clients: leave partition.clients out"
+            )
+        return clients
+
+    def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        assert pool.domains is not None  # clients_for has seen to it
+        styles = grouped(rng.permutation(pool.count), pool.domains)
+        size = pool.count // (len(styles) * self.per_domain) if self.equal else None
+        return [part for style in styles for part in self._deal_style(style, size, pool, rng)]
+
+    def _deal_style(
+        self, images: Indices, size: int | None, pool: Pool, rng: np.random.Generator
+    ) -> list[Indices]:
+        """One style's images to its clients, `size` each (None: all of them, once)."""
+        if size is None and len(images) < self.per_domain:
+            raise DataError(
+                f"a domain of {len(images)} images cannot be dealt to "
+                f"partition.per_domain={self.per_domain} clients: use fewer, or partition.equal=true"
+            )
+        sizes = even(len(images), self.per_domain) if size is None else np.full(self.per_domain, size)
+        if self.classes_beta is None:
+            return np.split(repeated(images, int(sizes.sum())), np.cumsum(sizes)[:-1])
+        if size is None and self.per_domain == 1:
+            raise DataError(
+                "partition.classes_beta changes nothing where one client takes all images of its domain: "
+                "use partition.equal=true or partition.per_domain=2 or more"
+            )
+        if pool.labels is None:
+            raise DataError("partition.classes_beta needs labels, and this data set has none: leave it out")
+        groups = grouped(images, pool.labels)
+        wants = rng.dirichlet(np.full(len(groups), self.classes_beta), size=self.per_domain)
+        if size is None:
+            return dealt(groups, fill(wants, sizes, np.array([len(group) for group in groups]), rng))
+        amounts = fill(wants, sizes, np.full(len(groups), sizes.sum()), rng)
+        wanted = amounts.sum(0)
+        return dealt([repeated(group, n) for group, n in zip(groups, wanted, strict=True)], amounts)
+
+
+def repeated(images: Indices, count: int) -> Indices:
+    """The first `count` images, starting over as often as it takes: uses differ by at most one."""
+    return np.resize(images, count)

@@ -1,0 +1,240 @@
+"""Load a data set by name, and do what is common to all: test split, limit, channels, size.
+
+A loader is a function `(config, progress) -> (train, test or None)` in `fedssl.data.DATASETS`. It
+returns images in memory (`ImageSet`), or a `Listing` of images to be decoded once it is known
+which of them are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedssl.data import DATASETS
+from fedssl.data.cache import Listing, decode
+from fedssl.data.images import ImageSet
+from fedssl.errors import ConfigError, DataError
+from fedssl.rng import numpy_rng
+
+if TYPE_CHECKING:
+    from fedssl.config import DataConfig
+
+Indices = NDArray[np.int64]
+Images = ImageSet | Listing
+
+MOST_CLASSES = 1 << 20
+STEP_BYTES = 1 << 25  # uint8 bytes converted at a time: as float32 they are four times as many
+
+
+class Progress(Protocol):
+    """Told now and then how far a slow step has come."""
+
+    def __call__(self, done: int, total: int, what: str) -> None: ...
+
+
+def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tuple[ImageSet, ImageSet | None]:
+    """Train and test images; a set without labels and without a test split of its own has no test."""
+    if config.split and config.name in DATASETS and config.name not in ("huggingface", "stl10"):
+        raise ConfigError(f"data.split={config.split!r}: {config.name} has no splits to choose from")
+    train, test = DATASETS.get(config.name)(config, progress)
+    check_labels(train, f"{train.name} train")
+    if test is not None:
+        check_labels(test, f"{test.name} test")
+    elif train.y is not None:
+        train, test = _split_test(train, config.test_fraction)
+    train = _limit(train, config.limit, seed)
+    ready = _finish(train, config, "train", progress)
+    if test is None:
+        return _name_labels(ready, ready), None
+    ready_test = _finish(test, config, "test", progress)
+    if ready.x.shape[1:] != ready_test.x.shape[1:]:
+        raise DataError(
+            f"{train.name}: train images are {_shape(ready.x)}, test images {_shape(ready_test.x)}; "
+            "set data.size and data.channels to make them alike"
+        )
+    return _name_labels(ready, ready_test), _name_labels(ready_test, ready)
+
+
+def split_holdout(images: ImageSet, fraction: float, seed: int) -> tuple[Indices, Indices]:
+    """Indices to pre-train on, and a stratified labelled share with at least one image of each class."""
+    if images.y is None:
+        raise DataError(f"{images.name} has no labels: a labelled share cannot be held out (data.holdout)")
+    if not 0 < fraction < 1:
+        raise ConfigError(f"data.holdout={fraction}: a share between 0 and 1 is needed")
+    classes, counts = _strata(images.y.numpy())
+    rng = numpy_rng(seed, "data", "holdout")
+    take = np.maximum(_allocate(counts, round(fraction * len(images)), rng), 1)
+    return _draw(classes, take, rng)
+
+
+def to_labels(values: NDArray[Any], count: int, where: str) -> Tensor:
+    """Class (or style) numbers of `count` images as int64; anything else is an error that names `where`."""
+    if values.shape != (count,):
+        raise DataError(f"{where}: {count} images, but labels of shape {values.shape}")
+    if values.dtype.kind not in "iuf":
+        raise DataError(f"{where}: labels are {values.dtype}, whole numbers are needed")
+    if values.dtype.kind == "f":
+        wrong = np.flatnonzero(~np.isfinite(values) | (values != np.trunc(values)))
+        if len(wrong):
+            first = wrong[0]
+            raise DataError(f"{where}: label {first} is {values[first]}, a whole number is needed")
+    if count and (values.min() < 0 or values.max() >= MOST_CLASSES):
+        raise DataError(
+            f"{where}: labels run from {values.min()} to {values.max()}, not from 0 up to classes - 1"
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def check_pixels(x: Tensor, where: str) -> None:
+    """At least one image, uint8, N×H×W×C with 1 or 3 channels."""
+    if x.dtype != torch.uint8:
+        raise DataError(f"{where}: pixels are {str(x.dtype).removeprefix('torch.')}, uint8 0..255 is needed")
+    if x.ndim != 4 or x.shape[3] not in (1, 3):
+        raise DataError(f"{where}: pixels of shape {tuple(x.shape)}, N×H×W×C with 1 or 3 channels is needed")
+    if not x.numel():
+        raise DataError(f"{where}: no images (shape {tuple(x.shape)})")
+
+
+def check_labels(images: Images, where: str) -> None:
+    """Labels and styles are int64, one for each image, and each has its name where names are given."""
+    for what, values, names in (
+        ("class", images.y, images.classes),
+        ("style", images.domain, images.domains),
+    ):
+        if values is None:
+            continue
+        if values.dtype != torch.int64:
+            raise DataError(f"{where}: {what} numbers are {values.dtype}, int64 is needed")
+        to_labels(values.numpy(), len(images), where)
+        if names and len(values) and int(values.max()) >= len(names):
+            raise DataError(
+                f"{where}: {what} {int(values.max())}, but only {len(names)} names (0..{len(names) - 1})"
+            )
+
+
+def to_channels(x: Tensor, channels: int) -> Tensor:
+    """Grey to colour by repetition, colour to grey by ITU-R 601 luma (rounded as Pillow does)."""
+    if channels in (0, x.shape[3]):
+        return x
+    if channels == 3:
+        return x.repeat(1, 1, 1, 3)
+    grey = torch.empty((*x.shape[:3], 1), dtype=torch.uint8)
+    for part in _parts(x):
+        red, green, blue = (plane.to(torch.int32) for plane in x[part].unbind(dim=3))
+        luma = red * 19595 + green * 38470 + blue * 7471 + 32768  # 0.299, 0.587, 0.114 in 1/65536, and a half
+        grey[part] = luma.bitwise_right_shift(16).unsqueeze(3).to(torch.uint8)
+    return grey
+
+
+def resize(x: Tensor, size: int, progress: Progress | None = None) -> Tensor:
+    """All images at `size`×`size`, antialiased; the aspect ratio is not kept, so nothing is cut off."""
+    if size in (0, x.shape[1]) and size in (0, x.shape[2]):
+        return x
+    resized = torch.empty((len(x), size, size, x.shape[3]), dtype=torch.uint8)
+    for part in _parts(x):
+        planes = x[part].permute(0, 3, 1, 2).float()
+        scaled = F.interpolate(planes, (size, size), mode="bilinear", antialias=True, align_corners=False)
+        resized[part] = scaled.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+        if progress is not None:
+            progress(min(part.stop, len(x)), len(x), f"resizing to {size}×{size}")
+    return resized
+
+
+def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]:
+    """Stratified, the same whatever the run's seed, and no stratum loses its last image."""
+    strata, counts = _strata(_stratify(images))
+    rng = numpy_rng(0, "data", "test split")
+    take = np.minimum(_allocate(counts, max(1, round(fraction * len(images))), rng), counts - 1)
+    train, test = _draw(strata, take, rng)
+    if not len(test):
+        warning = f"{images.name}: {len(images)} images are too few to split a test set off"
+        return replace(images, warnings=(*images.warnings, warning)), None
+    # What there is to warn about in the whole set is said once, with the training images.
+    return images.subset(train), replace(images.subset(test), warnings=())
+
+
+def _limit(images: Images, limit: int, seed: int) -> Images:
+    if limit > len(images):
+        raise DataError(f"data.limit={limit}, but {images.name} has only {len(images)} training images")
+    if limit in (0, len(images)):
+        return images
+    strata, counts = _strata(_stratify(images))
+    rng = numpy_rng(seed, "data", "limit")
+    return images.subset(_draw(strata, _allocate(counts, limit, rng), rng)[1])
+
+
+def _finish(images: Images, config: DataConfig, split: str, progress: Progress | None) -> ImageSet:
+    if isinstance(images, Listing):
+        images = decode(images, config.memory_mb, progress)
+    check_pixels(images.x, f"{images.name} {split}")
+    if config.channels == 1:  # whichever order has the fewer pixels to resize
+        x = resize(to_channels(images.x, 1), config.size, progress)
+    else:
+        x = to_channels(resize(images.x, config.size, progress), config.channels)
+    return replace(images, x=x.contiguous())
+
+
+def _name_labels(images: ImageSet, other: ImageSet) -> ImageSet:
+    """Numbers as names where a set names neither its classes nor its styles."""
+
+    def names(mine: Tensor | None, theirs: Tensor | None, given: tuple[str, ...]) -> tuple[str, ...]:
+        if mine is None:
+            return ()
+        highest = max(int(values.max()) for values in (mine, theirs) if values is not None)
+        return given or tuple(str(number) for number in range(highest + 1))
+
+    return replace(
+        images,
+        classes=names(images.y, other.y, images.classes),
+        domains=names(images.domain, other.domain, images.domains),
+    )
+
+
+def _stratify(images: Images) -> NDArray[np.int64]:
+    """A number for each combination of class and style; all alike where neither is known."""
+    strata = np.zeros(len(images), dtype=np.int64)
+    if images.y is not None:
+        strata += images.y.numpy()
+    if images.domain is not None:
+        strata += images.domain.numpy() * MOST_CLASSES
+    return strata
+
+
+def _strata(keys: NDArray[np.int64]) -> tuple[Indices, Indices]:
+    """Each image's stratum, numbered without gaps, and the size of each stratum."""
+    _, strata, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return strata.astype(np.int64), counts.astype(np.int64)
+
+
+def _allocate(counts: Indices, total: int, rng: np.random.Generator) -> Indices:
+    """`total` in proportion to `counts`, by largest remainder; equal remainders by lot."""
+    share, remainder = np.divmod(counts * total, counts.sum())
+    lots = rng.permutation(len(counts))
+    order = lots[np.argsort(-remainder[lots], kind="stable")]
+    share[order[: total - share.sum()]] += 1
+    return share
+
+
+def _draw(strata: Indices, take: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Sorted indices (left, drawn), with `take[s]` images drawn at random from stratum s."""
+    order = rng.permutation(len(strata))
+    order = order[np.argsort(strata[order], kind="stable")]
+    counts = np.bincount(strata, minlength=len(take))
+    rank = np.arange(len(strata)) - np.repeat(np.cumsum(counts) - counts, counts)
+    drawn = rank < np.repeat(take, counts)
+    return np.sort(order[~drawn]), np.sort(order[drawn])
+
+
+def _parts(x: Tensor) -> list[slice]:
+    step = max(1, STEP_BYTES // max(1, x[0].numel()))
+    return [slice(start, start + step) for start in range(0, len(x), step)]
+
+
+def _shape(x: Tensor) -> str:
+    return "×".join(str(side) for side in x.shape[1:])

@@ -1,0 +1,228 @@
+"""Views: random crops, flips and colours of a whole batch at once.
+
+All images of a batch go through each step together, each with its own random parameters, and
+every parameter is drawn on the CPU, so that views are the same on every device. In distribution
+they are what torchvision's transforms make of one image after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedssl.config import ViewsConfig
+from fedssl.data import colour, geometry
+from fedssl.errors import ConfigError, DataError, did_you_mean
+
+
+@dataclass(frozen=True)
+class View:
+    """How one view is made. Steps happen in the order of the fields; what is 0 does not happen."""
+
+    pad: float = 0.0  # black margin, as a share of the side, within which a crop of full size moves
+    crop_min: float = 1.0  # area of the crop, as a share of the image's; 1: no crop
+    crop_max: float = 1.0
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
+    flip: float = 0.0  # chance of a horizontal flip
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # brightness, contrast, saturation, hue
+    jitter_p: float = 0.8  # chance that an image is jittered at all
+    grey: float = 0.0  # chance of greyscale
+    grey_first: bool = False  # greyscale comes before jitter
+    blur: float = 0.0  # chance of a Gaussian blur
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    solarize: float = 0.0  # chance that pixels from 0.5 on are inverted
+
+
+def distortion(strength: float) -> tuple[float, float, float, float]:
+    """Colour jitter of a strength, as SimCLR defines it (appendix A)."""
+    return 0.8 * strength, 0.8 * strength, 0.8 * strength, min(0.2 * strength, 0.5)
+
+
+def recipe(name: str, side: int = 32) -> tuple[View, ...]:
+    """The views of a published recipe, for images of so many pixels a side.
+
+    simclr      Chen et al. 2020, appendix A; below 64 pixels as they do for CIFAR (appendix B.9):
+                half the colour distortion and no blur
+    moco-v1     He et al. 2020, section 3.3; greyscale comes first in their code
+    byol        Grill et al. 2020, table 6: the second view is rarely blurred and sometimes solarized
+    mae         He et al. 2022, appendix A.1: crops and flips
+    supervised  crops of the image with a margin of an eighth (4 pixels of 32), and flips
+    plain       nothing
+    """
+    small = side < 64
+    simclr = View(crop_min=0.08, flip=0.5, jitter=distortion(0.5 if small else 1.0), grey=0.2)
+    moco = View(crop_min=0.2, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1.0, grey=0.2, grey_first=True)
+    byol = View(crop_min=0.08, flip=0.5, jitter=(0.4, 0.4, 0.2, 0.1), grey=0.2)
+    recipes = {
+        "simclr": (simclr if small else replace(simclr, blur=0.5),),
+        "moco-v1": (moco,),
+        "byol": (replace(byol, blur=1.0), replace(byol, blur=0.1, solarize=0.2)),
+        "mae": (View(crop_min=0.2, flip=0.5),),
+        "supervised": (View(pad=1 / 8, flip=0.5),),
+        "plain": (View(),),
+    }
+    if name not in recipes:
+        raise ConfigError(f"unknown recipe {name!r} of views: {did_you_mean(name, recipes)}")
+    return recipes[name]
+
+
+def override(view: View, config: ViewsConfig) -> View:
+    """The view with what the config sets; `jitter` is a strength in the sense of `distortion`."""
+    given = config.model_dump(exclude={"recipe"}, exclude_none=True)
+    if "jitter" in given:
+        given["jitter"] = distortion(given["jitter"])
+    return replace(view, **given)
+
+
+def plain(images: Tensor, mean: float, std: float) -> Tensor:
+    """Images as they are: uint8 NHWC to normalised float32 NCHW (channels last in memory)."""
+    x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
+    return x.mul_(1 / (255 * std)).sub_(mean / std)
+
+
+class Views:
+    """Makes `num_views` views of a batch; if the recipe has fewer, they take turns."""
+
+    # Pixels of one colour that a thread works on at a time: as many as stay in its cache (CPU only).
+    PIXELS = 1 << 16
+
+    def __init__(
+        self,
+        config: ViewsConfig,
+        default_recipe: str,
+        size: tuple[int, int],
+        channels: int,
+        mean: float,
+        std: float,
+        num_views: int = 2,
+    ) -> None:
+        if channels not in (1, 3):
+            raise DataError(f"views of images with {channels} channels: set data.channels to 1 or 3")
+        if num_views < 1:
+            raise ConfigError(f"num_views={num_views}: at least one view is needed")
+        chosen = recipe(default_recipe if config.recipe == "auto" else config.recipe, min(size))
+        self.views = tuple(override(chosen[i % len(chosen)], config) for i in range(num_views))
+        self.size, self.channels, self.mean, self.std = size, channels, mean, std
+        self.sampler = Sampler(self.views, size)
+
+    def __call__(self, images: Tensor, rng: torch.Generator) -> list[Tensor]:
+        """Of uint8 images [B, H, W, C], normalised float32 [B, C, H, W] (channels last) for each view."""
+        expected = (*self.size, self.channels)
+        if images.dtype != torch.uint8 or images.shape[1:] != expected:
+            raise DataError(
+                f"views are made of uint8 images [B, {', '.join(map(str, expected))}],"
+                f" not of {str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
+            )
+        if set(self.views) == {View()}:
+            return [plain(images, self.mean, self.std) for _ in self.views]
+        device = images.device
+        draw = self.sampler(len(images), rng, device)
+        results = [torch.empty(images.shape, device=device) for _ in self.views]
+        step = len(images) or 1
+        if device.type == "cpu":
+            step = max(1, self.PIXELS * torch.get_num_threads() // (self.size[0] * self.size[1]))
+        for start in range(0, len(images), step):
+            part = slice(start, start + step)
+            source = images[part].permute(3, 0, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+            source.mul_(1 / 255)
+            for index, (view, result) in enumerate(zip(self.views, results, strict=True)):
+                planes = make(view, source, draw, index, part)
+                planes.mul_(1 / self.std).sub_(self.mean / self.std)
+                result[part].copy_(planes.permute(1, 2, 3, 0))
+        return [result.permute(0, 3, 1, 2) for result in results]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The random parameters of V views of every image of a batch. Masks stay on the CPU."""
+
+    rows: Tensor  # [V, B, H]: where the rows of the view lie in the image
+    columns: Tensor  # [V, B, W]
+    order: list[list[int]]  # of the four steps of the jitter, for each view
+    factors: Tensor  # [4, V, B]: of brightness, contrast, saturation and hue
+    grey: Tensor  # [V, B], bool
+    blur: Tensor
+    sigma: Tensor  # [V, B]
+    solarize: Tensor
+
+
+class Sampler:
+    """Draws the parameters of all views of a batch together: two calls for random numbers."""
+
+    def __init__(self, views: Sequence[View], size: tuple[int, int]) -> None:
+        self.views, self.size = len(views), size
+        self.crops = geometry.Crops(size, [(v.crop_min, v.crop_max) for v in views], [v.ratio for v in views])
+        margin = torch.tensor([[round(v.pad * side) for v in views] for side in size], dtype=torch.float32)
+        self.margin = margin[..., None]
+        chances = [(v.flip, v.jitter_p, v.grey, v.blur, v.solarize) for v in views]
+        self.chances = torch.tensor(chances).T[..., None]
+        strength = torch.tensor([v.jitter for v in views]).T[..., None]
+        self.unchanged = torch.tensor((1.0, 1.0, 1.0, 0.0))[:, None, None]
+        low, high = self.unchanged - strength, self.unchanged + strength
+        low[:3].clamp_min_(0)
+        sigma = torch.tensor([v.blur_sigma for v in views]).T[:, None, :, None]
+        # Ranges of what is drawn uniformly: the four factors of the jitter, and sigma.
+        self.low = torch.cat((low, sigma[0]))
+        self.span = torch.cat((high, sigma[1])).sub_(self.low)
+
+    def __call__(self, count: int, rng: torch.Generator, device: torch.device) -> Draw:
+        sizes = (self.crops.uniforms, len(self.margin), len(self.chances), len(self.low))
+        crop, shift, chance, strength = torch.rand(sum(sizes), self.views, count, generator=rng).split(sizes)
+        # One order for the batch: over batches, every image meets every order equally often.
+        order = torch.rand(self.views, 4, generator=rng).argsort(1).tolist()
+        flip, jittered, grey, blur, solarize = chance < self.chances
+        strength = strength * self.span + self.low
+        top, left, height, width = self.crops(crop)
+        down, right = (shift * (2 * self.margin + 1)).floor_().minimum(2 * self.margin).sub_(self.margin)
+        rows = geometry.positions(top + down, height, self.size[0])
+        columns = geometry.positions(left + right, width, self.size[1])
+        return Draw(
+            rows=rows.to(device),
+            columns=torch.where(flip[..., None], columns.flip(-1), columns).to(device),
+            order=order,
+            factors=torch.where(jittered, strength[:4], self.unchanged).to(device),
+            grey=grey,
+            blur=blur,
+            sigma=strength[4].to(device),
+            solarize=solarize,
+        )
+
+
+JITTER = (colour.brightness_, colour.contrast_, colour.saturation_, colour.hue_)
+
+
+def make(view: View, source: Tensor, draw: Draw, index: int, part: slice) -> Tensor:
+    """View number `index` of planes [C, N, H, W] in [0, 1], which are images `part` of the batch."""
+    if view.pad or view.crop_min < 1 or view.flip:
+        rows = geometry.bilinear(draw.rows[index, part], axis=2)
+        planes = geometry.mix(source, rows, geometry.bilinear(draw.columns[index, part], axis=1))
+    else:
+        planes = source.clone()
+    grey = draw.grey[index, part]
+    if view.grey_first:
+        _some(planes, grey, lambda x, _: colour.greyscale_(x))
+    for step in draw.order[index]:
+        if view.jitter[step]:
+            JITTER[step](planes, draw.factors[step, index, part])
+    if not view.grey_first:
+        _some(planes, grey, lambda x, _: colour.greyscale_(x))
+    sigma = draw.sigma[index, part]
+    _some(planes, draw.blur[index, part], lambda x, chosen: blurred(x, sigma[chosen]))
+    _some(planes, draw.solarize[index, part], lambda x, _: colour.solarize_(x))
+    return planes
+
+
+def blurred(planes: Tensor, sigma: Tensor) -> Tensor:
+    """Planes [C, N, H, W], each image with its own Gaussian blur."""
+    rows, columns = (geometry.gaussian(sigma, side) for side in planes.shape[2:])
+    return geometry.mix(planes, rows, columns.transpose(1, 2))
+
+
+def _some(planes: Tensor, chosen: Tensor, step: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Do `step` to the chosen [N] images only; it is told their indices too."""
+    index = chosen.nonzero().squeeze(1).to(planes.device)
+    if len(index):
+        planes.index_copy_(1, index, step(planes.index_select(1, index), index))

@@ -1,0 +1,1 @@
+"""Who runs the loop, and where state lives."""

@@ -1,0 +1,22 @@
+"""Clients in this process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fedssl.engines.runner import ClientRunner
+from fedssl.engines.tasks import Outcome, Task
+
+
+class InProcess:
+    """Every client of a round trains here, on one model."""
+
+    def __init__(self, runner: ClientRunner) -> None:
+        self.runner = runner
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        for task in tasks:
+            yield self.runner.run(task)
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,105 @@
+"""Client memories on disk, with a bounded cache.
+
+A memory is one file, `clients/ID/round-N.safetensors`, named after the round that wrote it. Older
+files stay until a checkpoint no longer needs them: a run that is killed finds, for every client,
+the memory that belongs to the checkpoint it resumes from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedssl.state import ClientMemory
+from fedssl.storage import load_tensors, save_tensors
+
+
+class MemoryStore:
+    """The memories of all clients of a run."""
+
+    def __init__(self, folder: Path, cache_mb: int) -> None:
+        self.folder = folder
+        self.limit = cache_mb * 2**20
+        self._cache: OrderedDict[tuple[int, int], ClientMemory] = OrderedDict()
+        self._cached_bytes = 0
+        self._durable: dict[int, int] = {}
+        self._superseded: set[int] = set()
+
+    def load(self, client: int, round: int) -> ClientMemory:
+        """The memory that a client wrote in that round (round 0: it has none yet)."""
+        if round == 0:
+            return ClientMemory()
+        key = (client, round)
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        memory = ClientMemory(*load_tensors(self._file(client, round)))
+        self._keep(key, memory)
+        return memory
+
+    def save(self, client: int, round: int, memory: ClientMemory) -> None:
+        save_tensors(self._file(client, round), memory.state, memory.values, durable=False)
+        self._keep((client, round), memory)
+
+    def discard(self, client: int, round: int) -> None:
+        """Forget a memory that turned out to belong to a failed upload."""
+        self._file(client, round).unlink(missing_ok=True)
+        self._drop((client, round))
+
+    def sync(self, rounds: Mapping[int, int]) -> None:
+        """Bring the memories that a checkpoint stands on to disk (those that are not yet)."""
+        for client, written in rounds.items():
+            if self._durable.get(client) != written:
+                with open(self._file(client, written), "rb") as file:
+                    os.fsync(file.fileno())
+                self._superseded.add(client)
+                self._durable[client] = written
+
+    def prune(self, checkpoint: int) -> None:
+        """Delete what neither the checkpoint at that round nor a later round needs."""
+        for client in self._superseded:
+            for old in sorted(written for written in self._rounds(client) if written <= checkpoint)[:-1]:
+                self._file(client, old).unlink(missing_ok=True)
+        self._superseded.clear()
+
+    def rounds(self, checkpoint: int) -> dict[int, int]:
+        """For every client with a memory, the round that wrote the one which the checkpoint knows."""
+        known: dict[int, int] = {}
+        for folder in sorted(self.folder.glob("*")):
+            written = [number for number in self._rounds(int(folder.name)) if number <= checkpoint]
+            if written:
+                known[int(folder.name)] = max(written)
+        return known
+
+    def rewind(self, checkpoint: int) -> dict[int, int]:
+        """Delete all that is younger than the checkpoint; the round of every client's memory."""
+        for folder in self.folder.glob("*"):
+            for written in self._rounds(int(folder.name)):
+                if written > checkpoint:
+                    self.discard(int(folder.name), written)
+        return self.rounds(checkpoint)
+
+    def _file(self, client: int, round: int) -> Path:
+        return self.folder / str(client) / f"round-{round:06d}.safetensors"
+
+    def _rounds(self, client: int) -> list[int]:
+        return [int(file.stem.split("-")[1]) for file in (self.folder / str(client)).glob("round-*.safetensors")]
+
+    def _keep(self, key: tuple[int, int], memory: ClientMemory) -> None:
+        for old in [held for held in self._cache if held[0] == key[0]]:
+            self._drop(old)
+        self._cache[key] = memory
+        self._cached_bytes += _bytes(memory)
+        while self._cached_bytes > self.limit and self._cache:
+            self._drop(next(iter(self._cache)))
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        memory = self._cache.pop(key, None)
+        if memory is not None:
+            self._cached_bytes -= _bytes(memory)
+
+
+def _bytes(memory: ClientMemory) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in memory.state.values())

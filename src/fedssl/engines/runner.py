@@ -1,0 +1,139 @@
+"""Does a client's part of a round; the same code in this process, in a worker, or at a site."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from fedssl.config import Config
+from fedssl.data.federation import Federation
+from fedssl.data.views import Views
+from fedssl.engines.memory import MemoryStore
+from fedssl.engines.tasks import Outcome, Task
+from fedssl.errors import FedsslError
+from fedssl.methods.client import Client, ClientFailure
+from fedssl.methods.method import ENCODER
+from fedssl.models.encoders import Encoder, build_encoder
+from fedssl.models.model import Model
+from fedssl.rng import derive, numpy_rng
+from fedssl.state import ClientMemory, State, Upload, distance, snapshot
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model, and what it was before round 1."""
+
+    model: Model
+    encoder: Encoder
+    initial: State
+
+
+def build_network(config: Config, size: tuple[int, int], channels: int, classes: int) -> Network:
+    """The model of a run: the same bits in every process, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.seed, "init"))
+        encoder = build_encoder(config.model, size, channels)
+        model = config.objective.build(encoder.module, encoder.features, config.model, classes)
+    return Network(model, encoder, snapshot(model))
+
+
+class ClientRunner:
+    """Holds one model and swaps the clients' tensors in and out of it."""
+
+    def __init__(self, config: Config, federation: Federation, network: Network, memories: MemoryStore) -> None:
+        self.config, self.federation, self.memories = config, federation, memories
+        self.device = find_device(config.device)
+        self.model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.initial = network.initial
+        self.features = network.encoder.features
+        images = federation.train
+        self.views = Views(
+            config.views,
+            config.objective.views,
+            images.size,
+            images.channels,
+            config.data.mean,
+            config.data.std,
+            config.objective.num_views,
+        )
+        self.shared = config.method.shared(self.model)
+        self.remembered = config.method.remembered(self.model)
+        self.encoder_parameters = [
+            name for name in self.model.parameters_under(ENCODER) if name in set(self.shared)
+        ]
+
+    def run(self, task: Task) -> Outcome:
+        """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""
+        began = time.monotonic()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive(self.config.seed, task.round, task.client, "global"))
+                outcome = self._run(task, began)
+        except FedsslError:
+            raise
+        except ClientFailure as failure:
+            outcome = Outcome(task.client, failure=str(failure))
+        except Exception as error:
+            outcome = Outcome(task.client, failure=f"{type(error).__name__}: {error}")
+        outcome.seconds = time.monotonic() - began
+        return outcome
+
+    def client(self, task: Task, deadline: float = float("inf")) -> Client:
+        config = self.config
+        return Client(
+            id=task.client,
+            round=task.round,
+            rounds=config.rounds,
+            seed=config.seed,
+            model=self.model,
+            objective=config.objective,
+            images=self.federation.images_of(task.client, config),
+            views=self.views,
+            config=config.train,
+            device=self.device,
+            initial=self.initial,
+            deadline=deadline,
+        )
+
+    def receive(self, task: Task) -> Model:
+        """The model a client would train (or use) if it received this task: its personal model."""
+        self.config.method.receive(
+            self.client(task), task.broadcast, self.memories.load(task.client, task.memory_round)
+        )
+        return self.model
+
+    def _run(self, task: Task, began: float) -> Outcome:
+        config, method = self.config, self.config.method
+        rate = config.participation.failure_rate
+        if rate and numpy_rng(config.seed, task.round, task.client, "failure").random() < rate:
+            raise ClientFailure("simulated failure (participation.failure_rate)")
+        client = self.client(task, began + (config.participation.timeout or float("inf")))
+        if len(client.images) == 0:
+            raise ClientFailure("has no images")
+        memory = self.memories.load(task.client, task.memory_round)
+        log = method.receive(client, task.broadcast, memory)
+        training = method.train(client)
+        values = method.remember(client, memory)
+        state = snapshot(self.model, self.shared)
+        if self.device.type != "cpu":
+            state = {name: value.cpu() for name, value in state.items()}
+        if self.encoder_parameters:
+            log["divergence"] = distance(client.received, state, self.encoder_parameters)
+        if self.remembered or values:
+            kept = snapshot(self.model, self.remembered)
+            self.memories.save(
+                task.client, task.round, ClientMemory({n: t.cpu() for n, t in kept.items()}, values)
+            )
+        upload = Upload(task.client, state, len(client.images), training.loss, log)
+        return Outcome(task.client, upload, views=training.views, remembers=bool(self.remembered or values))
+
+
+def find_device(name: str) -> torch.device:
+    """`auto` is the best there is."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

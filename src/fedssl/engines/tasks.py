@@ -1,0 +1,29 @@
+"""What an engine asks of a client, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedssl.state import Broadcast, Upload
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's part of one round."""
+
+    round: int
+    client: int
+    broadcast: Broadcast
+    memory_round: int = 0  # the round in which the client's memory was written; 0: it has none
+
+
+@dataclass
+class Outcome:
+    """An upload, or the reason why there is none."""
+
+    client: int
+    upload: Upload | None = None
+    failure: str = ""
+    views: int = 0
+    seconds: float = 0.0
+    remembers: bool = False  # whether the client wrote a memory in this round

@@ -1,0 +1,92 @@
+"""A worker process: `python -m fedssl.engines.worker FOLDER` (see `fedssl.engines.workers`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedssl.config import from_values
+from fedssl.data.federation import Federation
+from fedssl.data.images import ImageSet
+from fedssl.engines.memory import MemoryStore
+from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.tasks import Outcome, Task
+from fedssl.errors import FedsslError
+from fedssl.state import Broadcast
+from fedssl.storage import load_tensors, save_tensors
+
+
+def main(folder: Path) -> None:
+    # Answers go to the original standard output; whatever else prints goes to standard error.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    runner = set_up(folder)
+    for line in sys.stdin:
+        try:
+            answer = work(runner, json.loads(line), folder)
+        except FedsslError as error:
+            answer = {"error": str(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def set_up(folder: Path) -> ClientRunner:
+    setup = json.loads((folder / "setup.json").read_text())
+    torch.set_num_threads(setup["threads"])
+    config = from_values(setup["config"])
+    images = ImageSet(
+        x=_mapped(folder / "x.npy"),
+        y=_mapped(folder / "y.npy") if (folder / "y.npy").exists() else None,
+        classes=tuple(setup["classes"]),
+    )
+    with np.load(folder / "parts.npz") as stored:
+        parts = [stored[f"arr_{client}"] for client in range(len(stored.files))]
+    federation = Federation(images, None, parts, np.empty(0, dtype=np.int64))
+    network = build_network(config, images.size, images.channels, len(images.classes))
+    memories = MemoryStore(Path(setup["memories"]), config.engine.cache_mb)
+    return ClientRunner(config, federation, network, memories)
+
+
+def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:
+    models = [load_tensors(Path(file))[0] for file in message["models"]]
+    task = Task(
+        message["round"], message["client"], Broadcast(models, message["values"]), message["memory_round"]
+    )
+    return _as_answer(runner.run(task), folder)
+
+
+def _as_answer(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "client": outcome.client,
+        "failure": outcome.failure,
+        "views": outcome.views,
+        "seconds": outcome.seconds,
+        "remembers": outcome.remembers,
+    }
+    if outcome.upload is not None:
+        upload = outcome.upload
+        file = folder / f"upload-{upload.client}.safetensors"
+        numbers = {
+            "client": upload.client,
+            "num_samples": upload.num_samples,
+            "loss": upload.loss,
+            "values": upload.values,
+        }
+        save_tensors(file, upload.state, numbers, durable=False)
+        answer["upload"] = str(file)
+    return answer
+
+
+def _mapped(file: Path) -> torch.Tensor:
+    # Mode "c": PyTorch wants a writable array; what is written stays in this process.
+    return torch.from_numpy(np.load(file, mmap_mode="c"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,198 @@
+"""Clients in worker processes on this machine.
+
+A worker is `python -m fedssl.engines.worker FOLDER`: it reads tasks as lines of JSON and answers with
+lines of JSON; tensors go through files in a folder that lives in memory where the system has one.
+Nothing is pickled, and a script that calls `fedssl.run` needs no `if __name__ == "__main__"`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedssl.config import Config
+from fedssl.data.federation import Federation
+from fedssl.engines.tasks import Outcome, Task
+from fedssl.errors import RunError
+from fedssl.state import State, Upload
+from fedssl.storage import load_tensors, save_tensors, write_json
+
+GRACE = 10.0  # seconds that a worker may be later than participation.timeout before it is ended
+
+
+class Workers:
+    """A pool of worker processes, each with a model of its own and the images mapped into memory."""
+
+    def __init__(self, config: Config, federation: Federation, memories: Path) -> None:
+        self.config, self.memories = config, memories
+        shared_memory = Path("/dev/shm")
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="fedssl-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None)
+        )
+        self._write_setup(federation)
+        self.workers = [Worker(self.folder) for _ in range(config.engine.workers)]
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        written = _Broadcasts(self.folder)
+        waiting, done = list(enumerate(tasks)), dict[int, Outcome]()
+        yielded = 0
+        while yielded < len(tasks):
+            for worker in self.workers:
+                if worker.task is None and waiting:
+                    worker.begin(*waiting.pop(0), written)
+            self._collect(done)
+            while yielded in done:
+                yield done.pop(yielded)
+                yielded += 1
+        written.remove()
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _collect(self, done: dict[int, Outcome]) -> None:
+        """Wait for an answer, a death, or a worker that is too late."""
+        busy = [worker for worker in self.workers if worker.task is not None]
+        ready, _, _ = select.select([worker.answers for worker in busy], [], [], 1.0)
+        for worker in busy:
+            limit = self.config.participation.timeout
+            if worker.answers in ready:
+                position, outcome = worker.answer()
+            elif limit and worker.seconds() > limit + GRACE:
+                position, outcome = worker.give_up(f"too late: no answer after {limit + GRACE:.0f} s")
+            else:
+                continue
+            done[position] = outcome
+            if worker.process.poll() is not None:
+                self.workers[self.workers.index(worker)] = Worker(self.folder)
+
+    def _write_setup(self, federation: Federation) -> None:
+        np.save(self.folder / "x.npy", federation.train.x.numpy())
+        if federation.train.y is not None:
+            np.save(self.folder / "y.npy", federation.train.y.numpy())
+        np.savez(self.folder / "parts.npz", *federation.parts)
+        threads = self.config.engine.threads
+        write_json(
+            self.folder / "setup.json",
+            {
+                "config": self.config.resolved(),
+                "memories": str(self.memories.resolve()),
+                "classes": list(federation.train.classes),
+                "threads": threads,
+            },
+        )
+
+
+class Worker:
+    """One worker process as seen from here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fedssl.engines.worker", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.tasks: IO[str] = self.process.stdin
+        self.answers: IO[str] = self.process.stdout
+        self.task: Task | None = None
+        self._position = -1
+        self._began = 0.0
+
+    def begin(self, position: int, task: Task, broadcasts: _Broadcasts) -> None:
+        self.task, self._position, self._began = task, position, time.monotonic()
+        message = {
+            "round": task.round,
+            "client": task.client,
+            "memory_round": task.memory_round,
+            "models": broadcasts.files(task.broadcast.models),
+            "values": task.broadcast.values,
+        }
+        try:
+            self.tasks.write(json.dumps(message) + "\n")
+            self.tasks.flush()
+        except BrokenPipeError:
+            pass  # the worker is dead: `answer` finds that out and says so
+
+    def answer(self) -> tuple[int, Outcome]:
+        line = self.answers.readline()
+        if not line:
+            code = self.process.wait()
+            return self.give_up(f"its worker process ended (exit code {code})")
+        return self._finish(_outcome(json.loads(line)))
+
+    def give_up(self, reason: str) -> tuple[int, Outcome]:
+        self.process.kill()
+        self.process.wait()
+        assert self.task is not None
+        return self._finish(Outcome(self.task.client, failure=reason, seconds=self.seconds()))
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.tasks.close()
+        self.answers.close()
+
+    def _finish(self, outcome: Outcome) -> tuple[int, Outcome]:
+        self.task = None
+        return self._position, outcome
+
+
+class _Broadcasts:
+    """Models on their way to workers: a list that is sent to many clients is written once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written: dict[int, tuple[list[State], list[str]]] = {}
+        self._count = 0
+
+    def files(self, models: list[State]) -> list[str]:
+        if id(models) not in self._written:
+            files = []
+            for state in models:
+                self._count += 1
+                file = self.folder / f"broadcast-{self._count}.safetensors"
+                save_tensors(file, state, {}, durable=False)
+                files.append(str(file))
+            self._written[id(models)] = (models, files)
+        return self._written[id(models)][1]
+
+    def remove(self) -> None:
+        for _, files in self._written.values():
+            for file in files:
+                Path(file).unlink(missing_ok=True)
+
+
+def _outcome(answer: dict[str, Any]) -> Outcome:
+    if "error" in answer:
+        raise RunError(answer["error"])
+    outcome = Outcome(
+        answer["client"],
+        failure=answer["failure"],
+        views=answer["views"],
+        seconds=answer["seconds"],
+        remembers=answer["remembers"],
+    )
+    if "upload" in answer:
+        file = Path(answer["upload"])
+        state, numbers = load_tensors(file)
+        file.unlink()
+        outcome.upload = Upload(state=state, **numbers)
+    return outcome

@@ -1,0 +1,112 @@
+"""Probes of an encoder on labelled images: one definition of each number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedssl.config import DataConfig, ProbeConfig
+from fedssl.data.images import ImageSet
+from fedssl.evaluation import knn, linear
+from fedssl.evaluation.features import extract, feature_std
+from fedssl.evaluation.scores import Scores, score
+from fedssl.evaluation.subset import subset
+from fedssl.rng import torch_rng
+
+
+@dataclass(frozen=True)
+class Prober:
+    """Trains probes on one set of labelled images and tests them on another."""
+
+    train: ImageSet
+    test: ImageSet
+    data: DataConfig
+    config: ProbeConfig
+    device: torch.device
+    seed: int
+
+    @staticmethod
+    def why_not(train: ImageSet, test: ImageSet | None) -> str:
+        """Why these images cannot be probed (empty: they can)."""
+        if train.y is None:
+            return f"{train.name} has no labels"
+        if test is None or test.y is None:
+            return f"{train.name} has no labelled test split"
+        return ""
+
+    @property
+    def classes(self) -> int:
+        return len(self.test.classes)
+
+    def images(self) -> str:
+        """Which images the numbers are about."""
+        return f"{self.train.name}: {len(self.train)} train, {len(self.test)} test"
+
+    def run_all(self, encoder: nn.Module, protocols: list[str]) -> dict[str, Scores]:
+        """`knn` and `linear` on the frozen encoder, from the same features."""
+        train, test = self.features(encoder, self.train), self.features(encoder, self.test)
+        return {protocol: self.from_features(train, test, protocol) for protocol in protocols}
+
+    def monitor(self, encoder: nn.Module) -> dict[str, float]:
+        """The numbers of a round: kNN accuracy, and the spread of features (0: collapsed)."""
+        train, test = self.features(encoder, self.train), self.features(encoder, self.test)
+        return {"knn": self.from_features(train, test, "knn").accuracy, "feature_std": feature_std(test)}
+
+    def features(self, encoder: nn.Module, images: ImageSet) -> Tensor:
+        return extract(encoder, images, mean=self.data.mean, std=self.data.std, device=self.device)
+
+    def from_features(self, train: Tensor, test: Tensor, protocol: str) -> Scores:
+        assert self.train.y is not None
+        assert self.test.y is not None
+        config = self.config
+        if protocol == "knn":
+            predicted = knn.predict(
+                train, self.train.y, test, self.classes, k=config.neighbours, temperature=config.temperature
+            )
+        elif config.form == "fast":
+            predicted = linear.fit(train, self.train.y, self.classes, l2=config.l2).predict(test)
+        else:
+            probe = linear.fit_epochs(
+                train,
+                self.train.y,
+                self.classes,
+                epochs=config.epochs,
+                batch_size=config.batch_size,
+                lr=config.lr,
+                optimizer=config.optimizer,
+                milestones=config.milestones,
+                rng=torch_rng(self.seed, "linear probe"),
+            )
+            predicted = probe.predict(test)
+        return score(predicted, self.test.y, self.test.classes)
+
+
+def make_prober(
+    train: ImageSet, test: ImageSet | None, data: DataConfig, config: ProbeConfig, device: torch.device, seed: int
+) -> Prober | None:
+    """A prober, or None where there are no labels to probe with."""
+    if Prober.why_not(train, test):
+        return None
+    assert test is not None
+    assert train.y is not None
+    share = min(config.labels, config.limit / len(train) if config.limit else 1.0)
+    if share < 1:
+        train = train.subset(subset(train.y, share, seed))
+    return Prober(train, test, data, config, device, seed)
+
+
+def entry(protocol: str, model: str, prober: Prober, scores: Scores, untrained: Scores) -> dict[str, Any]:
+    """One probe as it stands in result.json: the number, and what it is a number of."""
+    return {
+        "protocol": protocol,
+        "model": model,
+        "images": prober.images(),
+        "accuracy": scores.accuracy,
+        "macro_f1": scores.macro_f1,
+        "untrained": untrained.accuracy,
+        "gain": scores.accuracy - untrained.accuracy,
+        "per_class": scores.per_class,
+    }

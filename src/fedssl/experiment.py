@@ -1,0 +1,214 @@
+"""Puts the parts together and runs them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedssl.checkpoint import Checkpoints
+from fedssl.config import Config
+from fedssl.data.federation import Federation, federate
+from fedssl.data.partitions import earth_movers_distance
+from fedssl.engines.local import InProcess
+from fedssl.engines.loop import RoundLoop, RoundReport
+from fedssl.engines.memory import MemoryStore
+from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.workers import Workers
+from fedssl.evaluation.models import Models
+from fedssl.evaluation.probes import Prober, make_prober
+from fedssl.models.describe import described
+from fedssl.report.listener import Listener, RunInfo
+from fedssl.rundir import RunDir
+from fedssl.state import ServerState
+
+
+def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
+    """A new run in `out` (default: runs/DATA-OBJECTIVE-METHOD-N)."""
+    config = settled(config)
+    directory = RunDir.create(out or free_path(config), config)
+    Experiment(directory, config, listener).execute()
+    return directory
+
+
+def resume(path: str | Path, listener: Listener) -> RunDir:
+    """Go on where a run was stopped; a finished one is left as it is."""
+    directory = RunDir.open(path)
+    if directory.result_file.exists():
+        listener.note(f"{path} has finished already")
+    else:
+        Experiment(directory, directory.config(), listener).execute()
+    return directory
+
+
+def settled(config: Config) -> Config:
+    """The config with what depends on this machine written out, so that it can be run again elsewhere."""
+    threads = config.engine.threads or max(1, (os.cpu_count() or 1) // config.engine.workers)
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"threads": threads})})
+
+
+def free_path(config: Config) -> Path:
+    """runs/digits-simclr-fedavg, or with the first free number behind it."""
+    name = f"{config.data.name}-{config.objective.name}-{config.method.name}".replace("/", "_").replace(":", "_")
+    path, number = Path("runs") / name, 1
+    while path.exists():
+        number += 1
+        path = Path("runs") / f"{name}-{number}"
+    return path
+
+
+class Experiment:
+    """One run from its first round, or from its last checkpoint, to its result."""
+
+    def __init__(self, directory: RunDir, config: Config, listener: Listener) -> None:
+        self.directory, self.config, self.listener = directory, config, listener
+
+    def execute(self) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.config.engine.threads)
+        try:
+            self._set_up()
+            self._train()
+            self._finish()
+        finally:
+            self.listener.close()
+            torch.set_num_threads(threads)
+
+    def _set_up(self) -> None:
+        config, directory = self.config, self.directory
+        self.federation = federate(config, self.listener.progress)
+        images = self.federation.train
+        network = build_network(config, images.size, images.channels, len(images.classes))
+        self.encoder = network.encoder
+        self.memories = MemoryStore(directory.memories, config.engine.cache_mb)
+        self.runner = ClientRunner(config, self.federation, network, self.memories)
+        self.models = Models(self.runner)
+        self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self.memories)
+        self.prober = make_prober(
+            images, self.federation.test, config.data, config.probe, self.runner.device, config.seed
+        )
+        self.distance = _distance(self.federation)
+        directory.write_partition(self.federation.parts, self.distance)
+
+    def _train(self) -> None:
+        config = self.config
+        start, server = self.checkpoints.latest() or (0, self.models.first_server())
+        self.directory.rewind(start)
+        self.listener.started(self._info(start))
+        many = config.engine.workers > 1
+        engine = Workers(config, self.federation, self.directory.memories) if many else InProcess(self.runner)
+        try:
+            loop = RoundLoop(config, self.runner.model, self.federation.clients, engine, self.memories)
+            loop.memory_rounds = self.memories.rewind(start)
+            self.loop, self.server = loop, server
+            self.server = loop.run(server, start, self._after_round)
+            self.checkpoints.wait()
+        finally:
+            engine.close()
+
+    def _after_round(self, report: RoundReport, server: ServerState) -> None:
+        config, number = self.config, report.round
+        self.server = server
+        line = {**report.line(), **self._monitor(number)}
+        self.directory.append(line)
+        self.listener.round(line)
+        if number % config.checkpoint.every == 0 or number == config.rounds:
+            self.checkpoints.save(number, server, self.loop.memory_rounds)
+        if not self.directory.picture.exists():
+            self._draw_partition()
+
+    def _monitor(self, number: int) -> dict[str, Any]:
+        """The probe of a round: kNN on the encoders that the method answers for."""
+        every = self.config.probe.every
+        if self.prober is None or not every or number % every:
+            return {}
+        began = time.monotonic()
+        numbers = [
+            self.prober.monitor(encoder)
+            for _, encoder in self.models.encoders(self.server, self.loop.memory_rounds, self.config.probe.clients)
+        ]
+        mean = {name: sum(each[name] for each in numbers) / len(numbers) for name in numbers[0]}
+        return {"probe": {**mean, "seconds": time.monotonic() - began}}
+
+    def _finish(self) -> None:
+        directory, config = self.directory, self.config
+        metrics = directory.metrics()
+        probes = self._final_probes()
+        encoder = self.models.exported(self.server, self.loop.memory_rounds)
+        images = self.federation.train
+        directory.write_encoder(
+            {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
+            described(self.encoder, config.data.mean, config.data.std, images.size, images.channels)
+            | {"trained": encoder.whose},
+        )
+        seconds = sum(line["seconds"] for line in metrics)
+        result = {
+            "probes": probes,
+            "why_no_probes": Prober.why_not(images, self.federation.test) if self.prober is None else "",
+            "rounds": config.rounds,
+            "failures": sum(len(line["failed"]) for line in metrics),
+            "views_per_second": sum(line["views"] for line in metrics) / seconds if seconds else 0.0,
+            "seconds": seconds,
+            "peak_memory_mb": peak_memory_mb(),
+            "earth_movers_distance": self.distance,
+            "versions": versions(),
+        }
+        directory.write_result(result)
+        self.listener.finished(result, directory.path)
+
+    def _final_probes(self) -> list[dict[str, Any]]:
+        if self.prober is None or self.config.probe.protocol == "none":
+            return []
+        self.listener.note("probing the encoder and, beside it, the untrained one")
+        protocols = ["knn"] if self.config.probe.protocol == "knn" else ["linear", "knn"]
+        return self.models.probe(
+            self.prober, protocols, self.server, self.loop.memory_rounds, self.config.probe.clients
+        )
+
+    def _draw_partition(self) -> None:
+        from fedssl.report.partition import save_picture
+
+        images = self.federation.train
+        labels = None if images.y is None else images.y.numpy()
+        save_picture(self.directory.picture, self.federation.parts, labels, images.classes)
+
+    def _info(self, start: int) -> RunInfo:
+        images, model = self.federation.train, self.runner.model
+        return RunInfo(
+            config=self.config,
+            path=self.directory.path,
+            federation=self.federation,
+            earth_movers_distance=self.distance,
+            encoder_parameters=sum(p.numel() for p in model.part("encoder").parameters()),
+            shared_parameters=sum(self.runner.initial[name].numel() for name in self.runner.shared),
+            device=str(self.runner.device),
+            start=start,
+            warnings=images.warnings + (self.federation.test.warnings if self.federation.test else ()),
+        )
+
+
+def _distance(federation: Federation) -> float | None:
+    labels = federation.train.y
+    return None if labels is None else earth_movers_distance(labels.numpy(), federation.parts)
+
+
+def peak_memory_mb() -> float:
+    """Of this process and of its largest child."""
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return round((own + children) / unit, 1)
+
+
+def versions() -> dict[str, str]:
+    packages = ("fedssl", "torch", "torchvision", "timm", "lightly", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), "machine": platform.platform()} | {
+        name: metadata.version(name) for name in packages
+    }

@@ -1,0 +1,13 @@
+"""All images in one place: the bound that federated methods are measured against."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedssl.methods.method import Method
+
+
+class Centralized(Method):
+    """One client holds the images of all, and trains for as many rounds and epochs as they would."""
+
+    pools_data: ClassVar[bool] = True

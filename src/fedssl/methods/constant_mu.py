@@ -1,0 +1,23 @@
+"""EMA with a fixed μ: what FedEMA is compared with in its Figures 7b and 10b."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedssl.methods.client import Client
+from fedssl.methods.ema import OwnModel, start_afresh, start_mixed, was_there
+from fedssl.state import Broadcast, ClientMemory
+
+
+class ConstantMu(OwnModel):
+    """Clients fuse the global model with their own at a fixed rate; 0 is FedAvg, 1 is no communication."""
+
+    mu_encoder: float = Field(0.5, ge=0, le=1, description="share of its own encoder that a client keeps")
+    mu_predictor: float = Field(0.5, ge=0, le=1, description="share of its own predictor that a client keeps")
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        if not was_there(client, memory):
+            start_afresh(client, broadcast.models[0], memory)
+            return {}
+        start_mixed(client, broadcast.models[0], memory, self.mu_encoder, self.mu_predictor)
+        return {"mu": self.mu_encoder, "mu_predictor": self.mu_predictor}

@@ -1,0 +1,90 @@
+"""FedEMA (Zhuang, Wen, Zhang: Divergence-aware federated self-supervised learning, ICLR 2022)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedssl.methods.client import Client
+from fedssl.methods.ema import OwnModel, start_afresh, start_mixed, was_there
+from fedssl.methods.method import Aggregate, ServerTools
+from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, distance
+
+
+class FedEMA(OwnModel):
+    """Clients fuse the global model with their own; the further apart the two, the more of their own they keep."""
+
+    scaler: float | None = Field(None, ge=0, description="λ, the same for all; none: autoscaler, a λ_k a client")
+    tau: float = Field(0.7, ge=0, le=1, description="autoscaler: μ expected after a client's first round (τ)")
+    apply_to: Literal["both", "encoder", "predictor"] = Field(
+        "both", description="which is fused; the other one is replaced by the global one"
+    )
+
+    def broadcast(self, server: ServerState, client: int, round: int) -> Broadcast:
+        known = server.values.get(f"lambda/{client}")
+        return Broadcast(server.models, {} if known is None else {"lambda": known})
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        """Algorithm 1, lines 13–18."""
+        scaler = self._scaler(broadcast, memory)
+        if scaler is None or not was_there(client, memory):
+            start_afresh(client, broadcast.models[0], memory)
+            return {}
+        apart = self.measure(client, broadcast.models[0], memory)
+        mu = min(scaler * apart, 1.0)
+        start_mixed(
+            client,
+            broadcast.models[0],
+            memory,
+            mu_encoder=0.0 if self.apply_to == "predictor" else mu,
+            mu_predictor=0.0 if self.apply_to == "encoder" else mu,
+        )
+        return {"mu": mu, "lambda": scaler, "divergence_before": apart}
+
+    def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
+        values = super().remember(client, memory)
+        if "drift" in values:
+            values.setdefault("lambda", _scaler_for(self.tau, values["drift"]))
+        return values
+
+    def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
+        if self.scaler is not None or self.divergence == "reference-code":
+            return super().aggregate(server, round, tools)
+        return ScalingAggregate(server, round, tools, self.tau)
+
+    def _scaler(self, broadcast: Broadcast, memory: ClientMemory) -> float | None:
+        if self.scaler is not None:
+            return self.scaler
+        return (memory if self.divergence == "reference-code" else broadcast).values.get("lambda")
+
+
+class ScalingAggregate(Aggregate):
+    """Gives every client its λ_k = τ/‖W_g^{r+1} − W_k^r‖ after the first round it took part in (lines 9, 10).
+
+    The uploads of newcomers are held until the new global model is known.
+    """
+
+    def __init__(self, server: ServerState, round: int, tools: ServerTools, tau: float) -> None:
+        super().__init__(server, round, tools)
+        self.tau = tau
+        self.newcomers: dict[int, State] = {}
+
+    def add(self, upload: Upload) -> None:
+        super().add(upload)
+        if f"lambda/{upload.client}" not in self.server.values:
+            self.newcomers[upload.client] = {name: upload.state[name] for name in self.tools.parameters}
+
+    def finish(self) -> ServerState:
+        server = super().finish()
+        names = sorted(self.tools.parameters)
+        scalers = {
+            f"lambda/{client}": _scaler_for(self.tau, distance(server.model, own, names))
+            for client, own in self.newcomers.items()
+        }
+        return ServerState(server.models, server.memory, {**server.values, **scalers})
+
+
+def _scaler_for(tau: float, apart: float) -> float:
+    """λ_k; a client that is where the global model is has nothing of its own to keep."""
+    return tau / apart if apart > 0 else 0.0

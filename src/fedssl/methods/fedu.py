@@ -1,0 +1,32 @@
+"""FedU's divergence-aware predictor update (Zhuang et al., ICCV 2021), the baseline of FedEMA and L-DAWA."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedssl.methods.client import Client
+from fedssl.methods.ema import OwnModel, start_afresh, start_mixed
+from fedssl.state import Broadcast, ClientMemory
+
+
+class FedU(OwnModel):
+    """The encoder is replaced by the global one, the predictor only if the two encoders are close."""
+
+    divergence: Literal["paper", "reference-code"] = Field(
+        "reference-code",
+        description="how far apart the encoders are: mean change of convolution weights (reference-code: what "
+        "FedU's threshold was published for), or ‖W_g − W_k‖ over all encoder parameters (paper)",
+    )
+    threshold: float = Field(0.4, ge=0, description="a client further away than this keeps its own predictor")
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        received = broadcast.models[0]
+        if not memory.values:
+            start_afresh(client, received, memory)
+            return {}
+        apart = self.measure(client, received, memory)
+        close = apart < self.threshold
+        start_mixed(client, received, memory, mu_encoder=0.0, mu_predictor=0.0 if close else 1.0)
+        return {"divergence_before": apart, "predictor_replaced": float(close)}

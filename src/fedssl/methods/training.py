@@ -1,0 +1,105 @@
+"""Local training: the inner loop that all methods share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedssl.config import TrainConfig
+from fedssl.methods.client import Client, ClientFailure
+
+
+@dataclass(frozen=True)
+class Training:
+    """What came of a client's local training."""
+
+    loss: float
+    steps: int
+    views: int
+
+
+def train_locally(
+    client: Client,
+    *,
+    parameters: list[nn.Parameter] | None = None,
+    epochs: float | None = None,
+    penalty: Callable[[], Tensor] | None = None,
+    purpose: str = "train",
+) -> Training:
+    """Minimise the objective (plus a penalty) over the client's images with a fresh optimizer."""
+    model, objective, config = client.model, client.objective, client.config
+    trained = objective.trained(model) if parameters is None else parameters
+    optimizer = make_optimizer(trained, config, learning_rate(config, client.round, client.rounds))
+    order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
+    model.train()
+    total = torch.zeros((), device=client.device)
+    steps = views_made = 0
+    for positions in batches(len(client.images), config.batch_size, epochs or config.epochs, order):
+        images, labels = client.images.batch(positions)
+        views = client.views(images.to(client.device, non_blocking=True), draws)
+        with autocast(client.device, config.precision):
+            loss = objective.loss(model, views, None if labels is None else labels.to(client.device), draws)
+        if penalty is not None:
+            loss = loss + penalty()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if config.clip:
+            nn.utils.clip_grad_norm_(trained, config.clip)
+        optimizer.step()
+        objective.after_step(model)
+        total += loss.detach()
+        steps += 1
+        views_made += len(views) * len(positions)
+        client.check_deadline()
+    mean = float(total) / steps
+    if not math.isfinite(mean):
+        raise ClientFailure(f"loss is {mean} after {steps} steps")
+    return Training(mean, steps, views_made)
+
+
+def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -> Iterator[Tensor]:
+    """Positions of full batches, shuffled in every epoch; a fraction of an epoch is a fraction of its steps.
+
+    A client with fewer images than a batch trains on all of them at once. One image alone makes a
+    batch of two (each copy has views of its own), since BatchNorm has no statistics of one.
+    """
+    size = min(batch_size, images)
+    per_epoch = images // size
+    steps = max(1, round(epochs * per_epoch))
+    for step in range(steps):
+        if step % per_epoch == 0:
+            order = torch.randperm(images, generator=rng)
+        begin = (step % per_epoch) * size
+        positions = order[begin : begin + size]
+        yield positions if size > 1 else positions.repeat(2)
+
+
+def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
+    """The learning rate of a round (rounds count from 1)."""
+    progress = (round - 1) / rounds
+    if config.schedule == "cosine":
+        return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if config.schedule == "step":
+        return config.lr * (0.01 if progress >= 0.8 else 0.1 if progress >= 0.6 else 1.0)
+    return config.lr
+
+
+def make_optimizer(parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, foreach=True
+        )
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=lr, weight_decay=config.weight_decay, foreach=True)
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Mixed precision where asked for, or where it pays."""
+    if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

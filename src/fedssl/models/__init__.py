@@ -1,0 +1,14 @@
+"""Encoders, the heads on top of them, and the model that holds the parts together."""
+
+from fedssl.registry import Registry
+
+# Each entry is a function (config, size, channels) -> Encoder; `timm:NAME` stands beside them.
+ENCODERS = Registry(
+    "encoder",
+    {
+        "resnet8": "fedssl.models.encoders:resnet8",
+        "resnet18": "fedssl.models.encoders:resnet18",
+        "resnet50": "fedssl.models.encoders:resnet50",
+        "vit_tiny": "fedssl.models.encoders:vit_tiny",
+    },
+)

@@ -1,0 +1,41 @@
+"""What an encoder is, in words that timm understands: enough to rebuild it without fedssl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from fedssl.models.rebuild import rebuild as rebuild
+
+if TYPE_CHECKING:
+    from fedssl.models.encoders import Encoder
+
+
+def describe(
+    factory: str, kwargs: Mapping[str, Any], features: int, changes: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """A JSON-able description: call `factory` with `kwargs`, then make the changes, in order.
+
+    `{"import": "a.b.C"}` as a value stands for the thing of that name. A change sets attributes of
+    a module, or replaces it:
+    `{"module": "conv_stem", "set": {"stride": [1, 1]}}`,
+    `{"module": "maxpool", "replace": "torch.nn.Identity", "kwargs": {}}`.
+    """
+    return {
+        "format": 1,
+        "library": "timm",
+        "timm_version": version("timm"),
+        "factory": factory,
+        "kwargs": dict(kwargs),
+        "changes": [dict(change) for change in changes],
+        "features": features,
+    }
+
+
+def described(
+    encoder: Encoder, mean: float, std: float, size: tuple[int, int], channels: int
+) -> dict[str, Any]:
+    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std."""
+    given = {"size": list(size), "channels": channels, "mean": [mean] * channels, "std": [std] * channels}
+    return {**encoder.description, "input": given}

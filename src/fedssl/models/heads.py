@@ -1,0 +1,39 @@
+"""The heads on top of an encoder.
+
+All objectives share one shape, that of FedEMA §5.1: Linear-BN-ReLU-Linear (4096 and 2048 wide at the
+papers' scale; `model.projector_*` here). So Barlow Twins has two layers instead of its three, SimSiam
+no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fedssl.config import ModelConfig
+from fedssl.models.model import Model
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden, bias=False),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, outputs),
+    )
+
+
+def build_projector(features: int, config: ModelConfig) -> nn.Module:
+    """From features to the space of the loss."""
+    return mlp(features, config.projector_hidden, config.projector_out)
+
+
+def build_predictor(config: ModelConfig) -> nn.Module:
+    """From one view's projection to the other's."""
+    return mlp(config.projector_out, config.predictor_hidden, config.projector_out)
+
+
+def projected(model: Model, images: Tensor) -> Tensor:
+    """Images through the model's encoder and projector."""
+    projection: Tensor = model.part("projector")(model.part("encoder")(images))
+    return projection

@@ -1,0 +1,47 @@
+"""Barlow Twins (Zbontar et al. 2021): the views' cross-correlation becomes the identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedssl.config import ModelConfig
+from fedssl.models.heads import build_projector, projected
+from fedssl.models.model import Model, Part
+from fedssl.objectives.losses import full_precision
+from fedssl.objectives.objective import Objective
+
+
+class BarlowTwins(Objective):
+    """Barlow Twins: the views' cross-correlation becomes the identity; invariance + λ·redundancy.
+
+    The views go through apart, each with its own batch statistics.
+    """
+
+    off_diagonal: float = Field(0.005, ge=0, description="λ: weight of the redundancy term")
+
+    def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
+        return Model(encoder=Part(encoder), projector=Part(build_projector(features, config)))
+
+    def loss(
+        self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
+    ) -> Tensor:
+        a, b = (projected(model, view) for view in views)
+        return barlow_twins(a, b, self.off_diagonal)
+
+
+@full_precision
+def barlow_twins(a: Tensor, b: Tensor, off_diagonal: float) -> Tensor:
+    """Σᵢ(1−Cᵢᵢ)² + λ·Σᵢ≠ⱼ Cᵢⱼ², with C the correlation of a's and b's columns over the batch (Eqs. 1, 2)."""
+    correlation = _standardised(a).T @ _standardised(b) / len(a)
+    diagonal = correlation.diagonal()
+    redundancy = correlation.square().sum() - diagonal.square().sum()
+    return (1 - diagonal).square().sum() + off_diagonal * redundancy
+
+
+def _standardised(z: Tensor) -> Tensor:
+    return F.batch_norm(z, None, None, training=True)

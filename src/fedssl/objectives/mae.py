@@ -1,0 +1,152 @@
+"""MAE (He et al. 2022): a transformer sees a quarter of the patches, a small decoder draws the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedssl.config import ModelConfig
+from fedssl.errors import ConfigError
+from fedssl.models.encoders import check_patch
+from fedssl.models.model import Model, Part, Role
+from fedssl.objectives.losses import full_precision
+from fedssl.objectives.objective import Objective
+
+
+class MAE(Objective):
+    """Masked auto-encoder: draw the hidden patches; mean squared error on these only.
+
+    The decoder is shared between clients like the encoder; its position table is fixed.
+    """
+
+    views: ClassVar[str] = "mae"
+    num_views: ClassVar[int] = 1
+
+    mask_ratio: float = Field(0.75, gt=0, lt=1, description="share of patches that the encoder does not see")
+    decoder_width: int = Field(192, ge=4, multiple_of=4, description="width of the decoder's tokens")
+    decoder_depth: int = Field(4, ge=1, description="blocks of the decoder")
+    decoder_heads: int = Field(3, ge=1, description="attention heads of the decoder")
+    normalise_pixels: bool = Field(
+        True, description="draw each patch less its mean, divided by its deviation"
+    )
+
+    def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
+        from timm.models.vision_transformer import Block, VisionTransformer
+
+        if not isinstance(encoder, VisionTransformer):
+            raise ConfigError(
+                f"objective.name=mae needs a vision transformer, not model.encoder={config.encoder}: "
+                "set model.encoder=vit_tiny, or timm:vit_…"
+            )
+        width, heads = self.decoder_width, self.decoder_heads
+        if width % heads:
+            raise ConfigError(
+                f"objective.decoder_width={width} is no multiple of objective.decoder_heads={heads}"
+            )
+        rows, columns = encoder.patch_embed.grid_size
+        check_patch(encoder.patch_embed.patch_size[0], encoder.patch_embed.img_size)
+        if rows * columns < 2:
+            raise ConfigError(
+                f"model.patch={config.patch} leaves one patch an image, and none can be hidden; take less"
+            )
+        blocks = [Block(width, heads, qkv_bias=True) for _ in range(self.decoder_depth)]
+        decoder = Decoder(features, width, blocks, pixels=encoder.patch_embed.proj.weight[0].numel())
+        return Model(
+            encoder=Part(encoder),
+            decoder=Part(decoder),
+            positions=Part(Positions(rows, columns, width), Role.DERIVED),
+        )
+
+    def loss(
+        self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
+    ) -> Tensor:
+        encoder = cast(Any, model.part("encoder"))
+        decoder = cast(Decoder, model.part("decoder"))
+        positions = cast(Positions, model.part("positions"))
+        images = views[0]
+        patches = patchify(images, encoder.patch_embed.patch_size)
+        visible, hidden = self.split(len(images), patches.shape[1], rng)
+        visible, hidden = visible.to(images.device), hidden.to(images.device)
+        drawn = decoder(encode(encoder, images, visible), visible, hidden, positions.table)
+        return reconstruction(drawn, take(patches, hidden), self.normalise_pixels)
+
+    def split(self, images: int, patches: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """For each image, which patches are visible and which hidden: a fresh permutation, cut in two."""
+        count = min(patches - 1, max(1, int(patches * (1 - self.mask_ratio))))
+        order = torch.rand(images, patches, generator=rng).argsort(dim=1)
+        return order[:, :count], order[:, count:]
+
+
+class Decoder(nn.Module):
+    """Puts a learned token where patches are hidden, and turns tokens into pixels."""
+
+    def __init__(self, features: int, width: int, blocks: Sequence[nn.Module], pixels: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(features, width)
+        self.hidden = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, pixels)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor, visible: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Pixels of the hidden patches, from the tokens of the visible ones (after any class token)."""
+        tokens = self.embed(tokens)
+        prefix, seen = tokens[:, : -visible.shape[1]], tokens[:, -visible.shape[1] :]
+        canvas = self.hidden.to(tokens.dtype).repeat(len(tokens), len(positions), 1)
+        canvas = canvas.scatter(1, visible.unsqueeze(2).expand_as(seen), seen) + positions
+        drawn = self.norm(self.blocks(torch.cat([prefix, canvas], dim=1)))[:, prefix.shape[1] :]
+        pixels: Tensor = self.head(take(drawn, hidden))
+        return pixels
+
+
+class Positions(nn.Module):
+    """Sine and cosine of row and column at a range of frequencies; a quarter of the width each."""
+
+    table: Tensor
+
+    def __init__(self, rows: int, columns: int, width: int) -> None:
+        super().__init__()
+        frequency = torch.exp(-math.log(10000) * torch.arange(width // 4) / (width // 4))
+        row = torch.arange(rows).repeat_interleave(columns).unsqueeze(1) * frequency
+        column = torch.arange(columns).repeat(rows).unsqueeze(1) * frequency
+        self.register_buffer("table", torch.cat([row.sin(), row.cos(), column.sin(), column.cos()], dim=1))
+
+
+def encode(encoder: Any, images: Tensor, visible: Tensor) -> Tensor:
+    """A timm transformer's own forward pass up to its tokens, on the visible patches only."""
+    tokens = encoder._pos_embed(encoder.patch_embed(images))
+    prefix = tokens[:, : encoder.num_prefix_tokens]
+    seen = take(tokens[:, encoder.num_prefix_tokens :], visible)
+    encoded: Tensor = encoder.norm(encoder.blocks(encoder.norm_pre(torch.cat([prefix, seen], dim=1))))
+    return encoded
+
+
+def patchify(images: Tensor, patch: tuple[int, int]) -> Tensor:
+    """[B, C, H, W] to [B, patches, pixels], patches row by row as the transformer numbers them."""
+    b, c, h, w = images.shape
+    rows, columns = h // patch[0], w // patch[1]
+    cut = images.reshape(b, c, rows, patch[0], columns, patch[1])
+    return cut.permute(0, 2, 4, 3, 5, 1).reshape(b, rows * columns, -1)
+
+
+def take(tokens: Tensor, index: Tensor) -> Tensor:
+    """`tokens[b, index[b, i]]` for every image b."""
+    return tokens.gather(1, index.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
+
+
+@full_precision
+def reconstruction(drawn: Tensor, pixels: Tensor, normalise: bool) -> Tensor:
+    """Mean squared error, against each patch's standard scores if asked (MAE §3, reconstruction target)."""
+    if normalise:
+        variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)
+        pixels = (pixels - mean) / (variance + 1e-6).sqrt()
+    return (drawn - pixels).square().mean()

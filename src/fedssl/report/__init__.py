@@ -1,0 +1,1 @@
+"""Tables, pictures and what a person sees of a run."""

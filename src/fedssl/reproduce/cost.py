@@ -1,0 +1,179 @@
+"""What a table would cost here: steps to train, times the seconds of a few real ones."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedssl.config import Config, DataConfig
+from fedssl.data.views import Views
+from fedssl.engines.loop import sample_clients
+from fedssl.engines.runner import build_network, find_device
+from fedssl.experiment import settled
+from fedssl.methods.training import autocast, make_optimizer
+from fedssl.rng import torch_rng
+
+BUDGET = 8.0  # seconds for all measurements together
+QUICK = 0.5  # a step that takes longer is measured on smaller batches
+
+# Training images and their shape, of sets that would have to be downloaded to be counted.
+KNOWN = {
+    "digits": (1437, (8, 8, 1)),
+    "mnist5k": (4000, (28, 28, 1)),
+    "cifar10": (50_000, (32, 32, 3)),
+    "cifar100": (50_000, (32, 32, 3)),
+    "mnist": (60_000, (28, 28, 1)),
+    "fashion-mnist": (60_000, (28, 28, 1)),
+    "usps": (7_291, (16, 16, 1)),
+    "svhn": (73_257, (32, 32, 3)),
+}
+
+
+@dataclass(frozen=True)
+class Images:
+    """How many there are to train on, and their height, width and depth."""
+
+    count: int
+    shape: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run trains."""
+
+    clients: int  # that take part in a round
+    steps: int  # of all clients in all rounds
+
+
+def images(data: DataConfig) -> Images | None:
+    """Without reading pixels; none where that cannot be known."""
+    if data.name == "npz":
+        count, shape = _npz_shape(Path(data.root))
+    elif data.name in KNOWN:
+        count, shape = KNOWN[data.name]
+    else:
+        return None
+    height, width, depth = shape
+    side = data.size
+    return Images(data.limit or count, (side or height, side or width, data.channels or depth))
+
+
+def plan(config: Config, count: int) -> Plan:
+    """Clients and steps, with images spread evenly."""
+    pooled, train = config.method.pools_data, config.train
+    clients = 1 if pooled else config.partition.clients
+    selected = len(sample_clients(config.participation, clients, config.seed, 1))
+    own = max(1, round(count * (1 - config.data.holdout) / clients))
+    per_epoch = own // min(train.batch_size, own)
+    return Plan(selected, config.rounds * selected * max(1, round(train.epochs * per_epoch)))
+
+
+class Stopwatch:
+    """Seconds per step of each kind of config, measured once; when time is up, a like one's stands in."""
+
+    def __init__(self, budget: float = BUDGET) -> None:
+        self.until = time.monotonic() + budget
+        self.known: dict[str, float] = {}
+
+    def seconds(self, config: Config, shape: tuple[int, int, int]) -> float:
+        key = json.dumps([_kind(config), shape, config.objective.model_dump()], sort_keys=True, default=str)
+        if key not in self.known:
+            like = [
+                known for other, known in self.known.items() if json.loads(other)[:2] == json.loads(key)[:2]
+            ]
+            late = time.monotonic() > self.until
+            self.known[key] = max(like) if late and like else seconds_per_step(config, shape)
+        return self.known[key]
+
+
+def seconds_per_step(config: Config, shape: tuple[int, int, int]) -> float:
+    """Views, forward, backward and update on random images, with the threads of a client."""
+    size = config.train.batch_size
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settled(config).engine.threads)
+    try:
+        step = _Step(config, shape)
+        step.seconds(min(8, size))
+        small = step.seconds(min(8, size))
+        if small * size / 8 < QUICK:
+            return min(step.seconds(size) for _ in range(2))
+        # Part of a step does not depend on the batch (the optimizer's): a line through two sizes.
+        least = step.seconds(2)
+        return least + (size - 2) * max(0.0, small - least) / 6
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Step:
+    """One training step of a config on random images."""
+
+    def __init__(self, config: Config, shape: tuple[int, int, int]) -> None:
+        self.config, self.shape = config, shape
+        self.device = find_device(config.device)
+        height, width, depth = shape
+        model = build_network(config, (height, width), depth, 10).model
+        self.model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model.train()
+        objective = config.objective
+        self.optimizer = make_optimizer(objective.trained(self.model), config.train, config.train.lr)
+        self.views = Views(
+            config.views,
+            objective.views,
+            (height, width),
+            depth,
+            config.data.mean,
+            config.data.std,
+            objective.num_views,
+        )
+        self.rng = torch_rng(0, "cost")
+
+    def seconds(self, batch: int) -> float:
+        objective = self.config.objective
+        pixels = torch.randint(0, 256, (batch, *self.shape), dtype=torch.uint8, generator=self.rng)
+        labels = torch.zeros(batch, dtype=torch.int64, device=self.device) if objective.needs_labels else None
+        self._wait()
+        began = time.monotonic()
+        views = self.views(pixels.to(self.device), self.rng)
+        with autocast(self.device, self.config.train.precision):
+            loss = objective.loss(self.model, views, labels, self.rng)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        objective.after_step(self.model)
+        self._wait()
+        return time.monotonic() - began
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _kind(config: Config) -> Sequence[object]:
+    views, train = config.views.model_dump(), config.train
+    return [
+        config.model.model_dump(),
+        train.batch_size,
+        train.optimizer,
+        train.precision,
+        views,
+        config.device,
+    ]
+
+
+def _npz_shape(file: Path) -> tuple[int, tuple[int, int, int]]:
+    """From the header of `x`: the pixels are not decompressed."""
+    with zipfile.ZipFile(file) as archive, archive.open("x.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape = read(member)[0]
+    count, height, width, *depth = (int(side) for side in shape)
+    return count, (height, width, depth[0] if depth else 1)

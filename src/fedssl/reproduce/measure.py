@@ -1,0 +1,95 @@
+"""The number of a cell, read from a finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedssl.errors import RunError
+from fedssl.reproduce.recipe import Measure
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number in the table's unit: percent, or rounds (inf: never reached); and the untrained encoder's."""
+
+    number: float
+    untrained: float | None
+
+
+def shown(number: float, measure: Measure) -> str:
+    """A number as a person writes it: 83.34, 40, or not reached."""
+    if measure.counts:
+        return f"{number:g}" if number < float("inf") else "not reached"
+    return f"{number:.2f}"
+
+
+def take(path: Path, measure: Measure) -> Reading:
+    """What the run says; evaluations that it has not seen yet are made now, and kept with it."""
+    if measure.counts:
+        return _count(path, measure)
+    options = dict(flat(measure.config))
+    entry = _known(path, measure.kind, options) or evaluate(path, measure.kind, options)
+    return Reading(100 * entry["accuracy"], 100 * entry["untrained"])
+
+
+def evaluate(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Slow: one of the protocols of `fedssl eval`. The run keeps what it finds in evaluations.jsonl."""
+    from fedssl.api import Run
+
+    return Run(path).probe(protocol, **options)
+
+
+def _known(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = []
+    if not options:
+        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        if protocol in ("linear", "knn") and result.get("why_no_probes"):
+            raise RunError(f"no number: {result['why_no_probes']}")
+        found = [entry for entry in result["probes"] if entry["protocol"] == protocol]
+    found += [
+        entry
+        for entry in lines(path / "evaluations.jsonl")
+        if entry["protocol"] == protocol and entry["overrides"] == dict(options)
+    ]
+    return found[0] if found else None
+
+
+def _count(path: Path, measure: Measure) -> Reading:
+    monitored = [line for line in lines(path / "metrics.jsonl") if "probe" in line]
+    if not monitored:
+        raise RunError(f"{measure.kind} needs the kNN monitor: set probe.every=1 in the recipe")
+    assert measure.target is not None
+    rounds = next(
+        (line["round"] for line in monitored if line["probe"]["knn"] >= measure.target), float("inf")
+    )
+    return Reading(rounds * (_epochs(path) if measure.kind == "epochs-to" else 1), None)
+
+
+def _epochs(path: Path) -> float:
+    from fedssl.rundir import RunDir
+
+    return RunDir.open(path).config().train.epochs
+
+
+def lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The mappings of a .jsonl file; a last line that was cut off does not count."""
+    if not file.exists():
+        return
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            return
+
+
+def flat(values: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """{"data": {"limit": 0}} → ("data.limit", 0)."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{section}{key}.")
+        else:
+            yield f"{section}{key}", value

@@ -1,0 +1,118 @@
+"""Runs the cells that are missing; each on its own, so that one that fails does not take the others along."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedssl.config import Config
+from fedssl.errors import FedsslError
+from fedssl.report.console import duration
+from fedssl.reproduce.cells import Cell
+from fedssl.reproduce.measure import shown, take
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The number of a cell, or why there is none."""
+
+    cell: Cell
+    path: Path
+    number: float | None = None
+    untrained: float | None = None
+    seconds: float = 0.0  # of training
+    error: str = ""
+
+
+def run_cells(
+    cells: Sequence[Cell], runs: Path, console: Console, told: Callable[[list[Outcome]], None]
+) -> list[Outcome]:
+    """One outcome a cell; `told` hears of all that there are after each."""
+    outcomes: list[Outcome] = []
+    failed: dict[Path, str] = {}
+    began, worked = time.monotonic(), 0
+    for number, cell in enumerate(cells, start=1):
+        path, start = runs / cell.folder, time.monotonic()
+        reused = (path / "result.json").exists()
+        if path not in failed:
+            try:
+                outcomes.append(run_cell(cell, path))
+            except Exception as error:  # whatever it is, the other cells go on
+                failed[path] = _in_short(error)
+                _keep_traceback(path)
+        if path in failed:
+            outcomes.append(Outcome(cell, path, error=failed[path]))
+        worked += not reused
+        left = (time.monotonic() - began) / max(worked, 1) * _missing(cells[number:], runs)
+        console.print(
+            _line(number, len(cells), outcomes[-1], reused, time.monotonic() - start, left), markup=False
+        )
+        told(outcomes)
+    return outcomes
+
+
+def run_cell(cell: Cell, path: Path) -> Outcome:
+    """Reuse a run that has finished, go on with one that was stopped, else start it; then measure."""
+    with alone(path.parent / ".locks" / path.name):
+        if not (path / "result.json").exists():
+            train(cell.config, path)
+        reading = take(path, cell.measure)
+        (path / "error.txt").unlink(missing_ok=True)
+    seconds = json.loads((path / "result.json").read_text(encoding="utf-8"))["seconds"]
+    return Outcome(cell, path, reading.number, reading.untrained, seconds)
+
+
+def train(config: Config, path: Path) -> None:
+    from fedssl import api
+
+    if (path / "config.toml").exists():
+        api.resume(path, quiet=True)
+    else:
+        api.run(config, out=path, quiet=True)
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Two commands at once share their runs: the second waits until the first is done with one, or dead."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def rounds_done(path: Path) -> int:
+    """How far a run has come that was stopped."""
+    metrics = path / "metrics.jsonl"
+    return len(metrics.read_text(encoding="utf-8").splitlines()) if metrics.exists() else 0
+
+
+def _missing(cells: Sequence[Cell], runs: Path) -> int:
+    folders = {cell.folder for cell in cells}
+    return sum(not (runs / folder / "result.json").exists() for folder in folders)
+
+
+def _in_short(error: Exception) -> str:
+    text = str(error) if isinstance(error, FedsslError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
+
+
+def _keep_traceback(path: Path) -> None:
+    if path.is_dir():
+        (path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+
+
+def _line(number: int, total: int, outcome: Outcome, reused: bool, seconds: float, left: float) -> str:
+    what = (
+        f"failed: {outcome.error}" if outcome.number is None else shown(outcome.number, outcome.cell.measure)
+    )
+    took = "reused" if reused else duration(seconds)
+    ahead = f"  left {duration(left)}" if number < total else ""
+    return f"{number:>{len(str(total))}}/{total}  {outcome.cell.name}: {what}  {took}{ahead}"

@@ -1,0 +1,123 @@
+"""A run directory: all there is to a run, and it stands on its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedssl.config import Config, from_values, read_toml
+from fedssl.errors import RunError
+from fedssl.state import State
+from fedssl.storage import save_tensors, write_atomic, write_json, write_toml
+
+
+class RunDir:
+    """Paths and files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.memories = self.checkpoints / "clients"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.result_file = self.path / "result.json"
+        self.picture = self.path / "partition.png"
+
+    @staticmethod
+    def open(path: str | Path) -> RunDir:
+        """An existing run."""
+        run = RunDir(path)
+        if not (run.path / "config.toml").exists():
+            raise RunError(f"{path} is not a run: it has no config.toml")
+        return run
+
+    @staticmethod
+    def create(path: str | Path, config: Config) -> RunDir:
+        """A new run; a folder that holds one already is left alone."""
+        run = RunDir(path)
+        if (run.path / "config.toml").exists():
+            raise RunError(f"{path} holds a run already: `fedssl resume {path}`, or choose another --out")
+        if run.path.exists() and not run.path.is_dir():
+            raise RunError(f"{path} is a file; --out wants a folder")
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the run's folder {path}: {error}") from error
+        write_toml(run.path / "config.toml", config.resolved())
+        return run
+
+    def config(self) -> Config:
+        return from_values(read_toml(self.path / "config.toml"))
+
+    # --- metrics.jsonl -----------------------------------------------------------------------
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One mapping a round; a last line that was cut off while it was written does not count."""
+        if not self.metrics_file.exists():
+            return []
+        lines = []
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return lines
+
+    def append(self, line: dict[str, Any]) -> None:
+        with open(self.metrics_file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def rewind(self, round: int) -> None:
+        """Forget the metrics of rounds that will run again."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["round"] <= round]
+        write_atomic(self.metrics_file, lambda file: _write(file, "".join(kept)))
+
+    # --- what is written once ----------------------------------------------------------------
+
+    def write_partition(self, parts: list[NDArray[np.int64]], distance: float | None) -> None:
+        """Who had which images, as indices into the training set."""
+        write_json(
+            self.path / "partition.json",
+            {
+                "clients": len(parts),
+                "sizes": [len(part) for part in parts],
+                "earth_movers_distance": distance,
+                "indices": [part.tolist() for part in parts],
+            },
+        )
+
+    def partition(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
+        return loaded
+
+    def write_encoder(self, state: State, description: dict[str, Any]) -> None:
+        save_tensors(self.path / "encoder.safetensors", state, {"format": "pt"})
+        write_json(self.path / "encoder.json", description)
+
+    def encoder_description(self) -> dict[str, Any]:
+        file = self.path / "encoder.json"
+        if not file.exists():
+            raise RunError(f"{self.path} has no encoder yet: `fedssl resume {self.path}`")
+        loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return loaded
+
+    def append_evaluation(self, entry: dict[str, Any]) -> None:
+        """What `fedssl eval` found, one line each."""
+        with open(self.path / "evaluations.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        write_json(self.result_file, result)
+
+    def result(self) -> dict[str, Any]:
+        if not self.result_file.exists():
+            raise RunError(f"{self.path} has not finished: `fedssl resume {self.path}`")
+        loaded: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
+        return loaded
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")

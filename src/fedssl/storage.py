@@ -1,0 +1,66 @@
+"""Files that are whole or not there: written under another name, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedssl.errors import RunError
+from fedssl.state import State
+
+
+def write_atomic(path: Path, write: Callable[[Path], None], durable: bool = True) -> None:
+    """Let `write` fill a temporary file beside `path`, then put it in place in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        if durable:
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except Exception as error:
+        temporary.unlink(missing_ok=True)
+        if "No space left" in str(error) or getattr(error, "errno", None) == errno.ENOSPC:
+            raise RunError(f"disk full: cannot write {path}; free some space and resume the run") from error
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, lambda file: _dump(file, json.dumps(value, indent=2) + "\n"))
+
+
+def write_toml(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, lambda file: _dump(file, tomli_w.dumps(value)))
+
+
+def _dump(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], durable: bool = True) -> None:
+    """Tensors and plain values in one safetensors file."""
+    flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    metadata = {"values": json.dumps(values)}
+    write_atomic(path, lambda file: save_file(flat, file, metadata), durable)
+
+
+def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
+    """What `save_tensors` wrote; the tensors are copies, not views of the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors: State = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            values: dict[str, Any] = json.loads((file.metadata() or {}).get("values", "{}"))
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return tensors, values

@@ -1,0 +1,113 @@
+"""The same config gives the same bits, whatever runs it and however often it is stopped."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import fedssl
+from tests.small import QUEUE, arguments, digest, small_run
+
+CASES = [("simclr", "fedavg"), ("byol", "fedavg"), ("byol", "fedema"), ("moco-v2", "fedavg"), ("byol", "standalone")]
+
+
+@pytest.mark.parametrize(("objective", "method"), CASES)
+def test_two_runs_are_the_same_and_another_seed_is_not(tmp_path, objective, method):
+    keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
+    first = small_run(tmp_path / "a", **keys)
+    assert digest(first) == digest(small_run(tmp_path / "b", **keys))
+    assert digest(first) != digest(small_run(tmp_path / "c", seed=1, **keys))
+
+
+@pytest.mark.parametrize(("objective", "method"), [("byol", "fedema"), ("moco-v2", "fedavg")])
+def test_workers_give_the_same_bits_as_one_process(tmp_path, objective, method):
+    keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
+    one = small_run(tmp_path / "one", **keys)
+    two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})
+    assert digest(one) == digest(two)
+    assert [line["loss"] for line in one.metrics] == [line["loss"] for line in two.metrics]
+
+
+def start(words, out):
+    command = [sys.executable, "-m", "fedssl.cli", "run", *words, "--out", str(out), "--quiet"]
+    return subprocess.Popen(command)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(tmp_path, workers):
+    keys = {"objective": "byol", "method.name": "fedema", "rounds": 12, "checkpoint.every": 2}
+    keys |= {"engine.workers": workers, "data.limit": 200}
+    keys["objective.name"] = keys.pop("objective")
+    whole = fedssl.run(dict_of(arguments(**keys)), out=tmp_path / "whole", quiet=True)
+    chance, out = random.Random(workers), tmp_path / "killed"
+    process, kills = start(arguments(**keys), out), 0
+    while kills < 4:
+        wait_for(lambda: (out / "config.toml").exists(), process)
+        time.sleep(chance.uniform(0.0, 1.5))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        process = subprocess.Popen([sys.executable, "-m", "fedssl.cli", "resume", str(out), "--quiet"])
+    assert process.wait() == 0
+    assert kills >= 1
+    assert digest(out) == digest(whole)
+    lines = fedssl.Run(out).metrics
+    assert [line["round"] for line in lines] == list(range(1, 13))
+    assert [line["loss"] for line in lines] == [line["loss"] for line in whole.metrics]
+
+
+def wait_for(condition, process, seconds=60):
+    limit = time.monotonic() + seconds
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+def dict_of(words):
+    from fedssl.config import load, parse_overrides
+
+    return load(None, parse_overrides(words))
+
+
+def test_stopping_after_every_round_changes_nothing(tmp_path):
+    """In-process twin of the test above: every round boundary is a place to stop at."""
+    keys = {"objective": "byol", "method": "fedema", "rounds": 4, "checkpoint.every": 1}
+    whole = small_run(tmp_path / "whole", **keys)
+
+    class Stop(Exception):
+        pass
+
+    from fedssl import experiment
+    from fedssl.report.listener import Listener
+
+    class StopAt(Listener):
+        def __init__(self, number):
+            self.number = number
+
+        def round(self, line):
+            if line["round"] == self.number:
+                raise Stop
+
+    from fedssl.config import load
+    from tests.small import SMALL
+
+    out = tmp_path / "stopped"
+    with pytest.raises(Stop):
+        experiment.run(load(SMALL, keys), out, StopAt(1))
+    for number in (2, 3, 4):
+        with pytest.raises(Stop):
+            experiment.resume(out, StopAt(number))
+    experiment.resume(out, Listener())
+    assert digest(out) == digest(whole)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_threads_are_part_of_the_config(tmp_path):
+    run = small_run(tmp_path / "a", rounds=1)
+    assert run.config.engine.threads == 1

@@ -1,0 +1,171 @@
+"""A client that fails is left out, named and counted; nothing else is lost."""
+
+import os
+
+import pytest
+import torch
+
+import fedssl
+from fedssl.config import load
+from fedssl.errors import RunError
+from fedssl.methods.client import ClientFailure
+from fedssl.methods.fedavg import FedAvg
+from fedssl.methods.training import Training
+from tests.small import SMALL, digest, small_run
+
+
+class Troubled(FedAvg):
+    """Client 1 sends NaN, client 2 raises, client 3 sends a wrong shape; the others are well."""
+
+    def train(self, client):
+        if client.id == 2:
+            raise ValueError("camera is broken")
+        training = super().train(client)
+        with torch.no_grad():
+            if client.id == 1:
+                next(client.model.parameters()).fill_(float("nan"))
+        return training
+
+
+def test_bad_clients_are_left_out_and_named(tmp_path):
+    run = small_run(tmp_path / "a", **{"method.name": "tests.engines.test_failures:Troubled"})
+    for line in run.metrics:
+        assert [client["client"] for client in line["clients"]] == [0, 3, 4]
+        reasons = {failure["client"]: failure["reason"] for failure in line["failed"]}
+        assert "is not finite" in reasons[1]
+        assert reasons[2] == "ValueError: camera is broken"
+    assert run.result["failures"] == 6
+
+
+class Absent(FedAvg):
+    """Client 4 fails before it has done anything."""
+
+    def train(self, client):
+        if client.id == 4:
+            raise ClientFailure("asleep")
+        return super().train(client)
+
+
+class Broken(FedAvg):
+    """Client 4 trains, and sends rubbish."""
+
+    def train(self, client):
+        training = super().train(client)
+        if client.id == 4:
+            with torch.no_grad():
+                next(client.model.parameters()).fill_(float("inf"))
+        return training
+
+
+def test_a_refused_upload_leaves_no_trace_in_the_global_model(tmp_path):
+    absent = small_run(tmp_path / "a", objective="byol", **{"method.name": "tests.engines.test_failures:Absent"})
+    broken = small_run(tmp_path / "b", objective="byol", **{"method.name": "tests.engines.test_failures:Broken"})
+    assert digest(absent) == digest(broken)
+
+
+class NoMemoryOfNaN(FedAvg):
+    """Client 1's target network breaks in round 1 and its upload with it; later it is well again."""
+
+    def train(self, client):
+        training = super().train(client)
+        if client.id == 1 and client.round == 1:
+            with torch.no_grad():
+                for value in client.model.parameters():
+                    value.fill_(float("nan"))
+        return training
+
+
+def test_the_memory_of_a_refused_upload_is_not_kept(tmp_path):
+    run = small_run(
+        tmp_path / "a", objective="byol", rounds=2, **{"method.name": "tests.engines.test_failures:NoMemoryOfNaN"}
+    )
+    first, second = run.metrics
+    assert [failure["client"] for failure in first["failed"]] == [1]
+    assert second["failed"] == []
+
+
+class Nothing(FedAvg):
+    """Every client fails."""
+
+    def train(self, client):
+        raise ClientFailure("no power")
+
+
+def test_too_few_uploads_stop_the_run_which_can_be_resumed(tmp_path):
+    with pytest.raises(RunError, match=r"round 1: 0 uploads.*min_clients is 1.*client 0: no power"):
+        small_run(tmp_path / "a", **{"method.name": "tests.engines.test_failures:Nothing"})
+    assert (tmp_path / "a" / "config.toml").exists()
+
+
+def test_min_clients_is_heeded(tmp_path):
+    with pytest.raises(RunError, match="3 uploads, and participation.min_clients is 4"):
+        small_run(
+            tmp_path / "a",
+            **{"method.name": "tests.engines.test_failures:Troubled", "participation.min_clients": 4},
+        )
+
+
+def test_a_hundred_clients_of_which_thirty_percent_fail(tmp_path):
+    run = small_run_iid(tmp_path)
+    failed = [failure for line in run.metrics for failure in line["failed"]]
+    assert 0.2 < len(failed) / 200 < 0.4  # 200 draws of 0.3: ± 3 standard deviations
+    for line in run.metrics:
+        named = [client["client"] for client in line["clients"]] + [f["client"] for f in line["failed"]]
+        assert sorted(named) == list(range(100))
+    assert all("simulated failure" in failure["reason"] for failure in failed)
+
+
+def small_run_iid(tmp_path):
+    settings = {**SMALL, "partition": {"scheme": "iid", "clients": 100}, "data": {"name": "digits", "limit": 400}}
+    keys = {"participation.failure_rate": 0.3, "train.batch_size": 4, "rounds": 2}
+    return fedssl.run(settings, out=tmp_path / "hundred", quiet=True, **keys)
+
+
+class Slow(FedAvg):
+    """Client 0 takes its time."""
+
+    def train(self, client):
+        if client.id == 0:
+            client.deadline = 0.0
+        return super().train(client)
+
+
+def test_a_late_client_is_left_out(tmp_path):
+    run = small_run(tmp_path / "a", rounds=1, **{"method.name": "tests.engines.test_failures:Slow"})
+    assert [failure["reason"] for failure in run.metrics[0]["failed"]] == [
+        "too late: not finished within participation.timeout"
+    ]
+
+
+class Dies(FedAvg):
+    """The process that trains client 2 ends without a word."""
+
+    def train(self, client) -> Training:
+        if client.id == 2:
+            os._exit(3)
+        return super().train(client)
+
+
+def test_a_worker_that_dies_costs_one_client_and_is_replaced(tmp_path):
+    name = {"method.name": "tests.engines.test_failures:Dies", "engine.workers": 2}
+    run = small_run(tmp_path / "a", rounds=2, **name)
+    for line in run.metrics:
+        assert [failure["client"] for failure in line["failed"]] == [2]
+        assert "exit code 3" in line["failed"][0]["reason"]
+        assert len(line["clients"]) == 4
+
+
+def test_one_image_clients_train(tmp_path):
+    settings = {**SMALL, "data": {"name": "digits", "limit": 10}, "partition": {"scheme": "iid", "clients": 10}}
+    for objective in ("simclr", "byol", "barlow-twins"):
+        run = fedssl.run(settings, out=tmp_path / objective, quiet=True, objective=objective, rounds=1)
+        assert run.metrics[0]["failed"] == []
+        assert len(run.metrics[0]["clients"]) == 10
+
+
+def test_a_run_is_not_written_over_another(tmp_path):
+    small_run(tmp_path / "a", rounds=1)
+    before = digest(tmp_path / "a")
+    with pytest.raises(RunError, match="holds a run already"):
+        small_run(tmp_path / "a", rounds=1, seed=5)
+    assert digest(tmp_path / "a") == before

@@ -1,0 +1,37 @@
+"""The shape of the heads, and which of their tensors count as BatchNorm."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedssl.config import ModelConfig
+from fedssl.models.heads import build_predictor, build_projector, mlp
+from fedssl.models.model import Model, Part
+
+PAPER = ModelConfig(projector_hidden=4096, projector_out=2048, predictor_hidden=4096)
+
+
+def shapes(module: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(layer.weight.shape) for layer in module if hasattr(layer, "weight")]
+
+
+def test_paper_sizes() -> None:
+    """FedEMA §5.1: 4096-BN-ReLU-2048, the predictor the same."""
+    with torch.device("meta"):
+        assert shapes(build_projector(512, PAPER)) == [(4096, 512), (4096,), (2048, 4096)]
+        assert shapes(build_predictor(PAPER)) == [(4096, 2048), (4096,), (2048, 4096)]
+
+
+def test_the_function_by_hand() -> None:
+    head = mlp(2, 3, 1)
+    x = torch.randn(5, 2)
+    hidden = x @ head[0].weight.T
+    hidden = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(head(x), hidden.relu() @ head[3].weight.T + head[3].bias)
+
+
+def test_batchnorm_is_found_by_type() -> None:
+    model = Model(projector=Part(mlp(2, 3, 1)))
+    statistics = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    assert model.normalisation_names() == [f"projector.1.{name}" for name in statistics]

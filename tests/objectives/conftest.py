@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedssl.config import ModelConfig
+from fedssl.models.encoders import build_encoder
+from fedssl.models.model import Model
+from fedssl.objectives.objective import Objective
+
+TINY = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16, "patch": 4}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small take longer on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def build() -> Callable[..., Model]:
+    """A tiny model for an objective, the same whenever it is built."""
+
+    def build(objective: Objective, encoder: str = "resnet8", classes: int = 3, **model: int) -> Model:
+        config = ModelConfig(encoder=encoder, **{**TINY, **model})  # type: ignore[arg-type]
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            made = build_encoder(config, (8, 8), 3)
+            return objective.build(made.module, made.features, config, classes)
+
+    return build
+
+
+@pytest.fixture
+def views() -> list[Tensor]:
+    """Two views of six images of 8×8, alike but not the same."""
+    rng = torch.Generator().manual_seed(1)
+    images = torch.randn(6, 3, 8, 8, generator=rng)
+    return [images + 0.3 * torch.randn(images.shape, generator=rng) for _ in range(2)]
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(2)

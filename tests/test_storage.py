@@ -1,0 +1,44 @@
+import errno
+
+import pytest
+import torch
+
+from fedssl.errors import RunError
+from fedssl.storage import load_tensors, save_tensors, write_atomic
+
+
+def test_tensors_and_values_come_back_as_they_were(tmp_path):
+    weights = torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    state = {"weight": weights, "count": torch.tensor(3), "half": torch.ones(2, dtype=torch.bfloat16)}
+    save_tensors(tmp_path / "a.safetensors", state, {"loss": 0.1, "name": "x"})
+    loaded, values = load_tensors(tmp_path / "a.safetensors")
+    assert values == {"loss": 0.1, "name": "x"}
+    assert all(torch.equal(loaded[name], state[name]) and loaded[name].dtype == state[name].dtype for name in state)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("old")
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        write_atomic(file, fail)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_full_disk_is_said_in_words(tmp_path):
+    def full(temporary):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunError, match="disk full.*resume"):
+        write_atomic(tmp_path / "file", full)
+
+
+def test_a_broken_file_is_said_in_words(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(RunError, match="cannot be read"):
+        load_tensors(tmp_path / "a.safetensors")
