@@ -23,7 +23,7 @@ import torch
 from fedssl.config import Config, load
 from fedssl.engines.runner import build_network
 from fedssl.experiment import run, settled
-from fedssl.methods.training import make_optimizer
+from fedssl.methods.optimizers import Optimizer
 from fedssl.report.listener import Listener, RunInfo
 
 
@@ -55,7 +55,7 @@ def bare(config: Config, steps: int) -> float:
     torch.set_num_threads(config.engine.threads)
     network = build_network(config, (32, 32), 3, 10)
     model = network.model.to(memory_format=torch.channels_last).train()
-    optimizer = make_optimizer(config.objective.trained(model), config.train, config.train.lr)
+    optimizer = Optimizer(config.objective.trained(model), config.train, config.train.lr)
     views = [
         torch.randn(config.train.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
         for _ in range(config.objective.num_views)
@@ -64,7 +64,7 @@ def bare(config: Config, steps: int) -> float:
     began = time.perf_counter()
     for _ in range(steps):
         loss = config.objective.loss(model, views, None, rng)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         config.objective.after_step(model)
@@ -89,7 +89,9 @@ def federated(config: Config, folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--objective", default="simclr")
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)
@@ -108,8 +110,12 @@ def main() -> None:
             limit = bare(config, steps)
             reached = federated(config, folder / f"run-{attempt}")
             ratios.append(reached / limit)
-            print(f"bare {limit:8,.0f} views/s   fedssl {reached:8,.0f} views/s   ratio {reached / limit:.3f}")
-    print(f"median ratio {statistics.median(ratios):.3f} ({config.engine.threads} threads, {options.objective})")
+            print(
+                f"bare {limit:8,.0f} views/s   fedssl {reached:8,.0f} views/s   ratio {reached / limit:.3f}"
+            )
+    print(
+        f"median ratio {statistics.median(ratios):.3f} ({config.engine.threads} threads, {options.objective})"
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,12 @@ def small_run(out: Path, **overrides: Any) -> fedssl.Run:
 
 def arguments(**overrides: Any) -> list[str]:
     """SMALL and the overrides as words of the command line."""
-    words = [f"{section}.{key}={value}" for section, keys in SMALL.items() if isinstance(keys, dict) for key, value in keys.items()]
+    words = [
+        f"{section}.{key}={value}"
+        for section, keys in SMALL.items()
+        if isinstance(keys, dict)
+        for key, value in keys.items()
+    ]
     words += [f"rounds={SMALL['rounds']}", *(f"{key}={value}" for key, value in overrides.items())]
     return [word.replace("=False", "=false").replace("=True", "=true") for word in words]
 

@@ -7,7 +7,9 @@ from fedssl.errors import ConfigError
 def test_a_config_survives_being_written_and_read_again(tmp_path):
     import tomli_w
 
-    config = load(None, {"method.name": "fedema", "method.tau": 0.5, "participation.per_round": 0.25, "seed": 3})
+    config = load(
+        None, {"method.name": "fedema", "method.tau": 0.5, "participation.per_round": 0.25, "seed": 3}
+    )
     file = tmp_path / "config.toml"
     file.write_text(tomli_w.dumps(config.resolved()))
     assert load(file) == config
@@ -27,7 +29,9 @@ def test_a_bare_word_stands_for_the_main_key_of_its_section():
 
 def test_count_and_share_of_clients_are_told_apart():
     assert isinstance(load(None, parse_overrides(["participation.per_round=1"])).participation.per_round, int)
-    assert isinstance(load(None, parse_overrides(["participation.per_round=1.0"])).participation.per_round, float)
+    assert isinstance(
+        load(None, parse_overrides(["participation.per_round=1.0"])).participation.per_round, float
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,12 @@ from fedssl.rng import derive, numpy_rng, torch_rng
 
 
 def test_a_draw_depends_on_all_of_its_purpose():
-    seeds = {derive(0, 1, 2, "train"), derive(1, 1, 2, "train"), derive(0, 2, 1, "train"), derive(0, 1, 2, "views")}
+    seeds = {
+        derive(0, 1, 2, "train"),
+        derive(1, 1, 2, "train"),
+        derive(0, 2, 1, "train"),
+        derive(0, 1, 2, "views"),
+    }
     assert len(seeds) == 4
     assert derive(0, 12, 3) != derive(0, 1, 23)
 

@@ -13,7 +13,9 @@ def test_tensors_and_values_come_back_as_they_were(tmp_path):
     save_tensors(tmp_path / "a.safetensors", state, {"loss": 0.1, "name": "x"})
     loaded, values = load_tensors(tmp_path / "a.safetensors")
     assert values == {"loss": 0.1, "name": "x"}
-    assert all(torch.equal(loaded[name], state[name]) and loaded[name].dtype == state[name].dtype for name in state)
+    assert all(
+        torch.equal(loaded[name], state[name]) and loaded[name].dtype == state[name].dtype for name in state
+    )
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
@@ -34,7 +36,7 @@ def test_a_full_disk_is_said_in_words(tmp_path):
     def full(temporary):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(RunError, match="disk full.*resume"):
+    with pytest.raises(RunError, match=r"disk full.*resume"):
         write_atomic(tmp_path / "file", full)
 
 

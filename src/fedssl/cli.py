@@ -79,7 +79,9 @@ class _KeysHelp(argparse.Action):
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-h", "--help", action=_KeysHelp, nargs=0, help="this, and every key of a config")
-    parser.add_argument("words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides")
+    parser.add_argument(
+        "words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides"
+    )
     parser.add_argument("--out", help="the run's folder (default: runs/DATA-OBJECTIVE-METHOD)")
     _quiet(parser)
 
@@ -140,7 +142,9 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides for every row")
     parser.add_argument("--scale", default="smoke", help="smoke, mini or paper (default smoke)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds per row (default 3)")
-    parser.add_argument("--dry-run", action="store_true", help="list what would run, and what it would cost here")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list what would run, and what it would cost here"
+    )
     parser.add_argument("--out", default="runs/reproduce", help="where runs and tables go")
 
 
@@ -169,7 +173,9 @@ def _list(options: argparse.Namespace) -> None:
     from fedssl.keys import LISTS
 
     if options.kind is not None and options.kind not in LISTS:
-        raise ConfigError(f"nothing to list by the name {options.kind!r}: {did_you_mean(options.kind, LISTS)}")
+        raise ConfigError(
+            f"nothing to list by the name {options.kind!r}: {did_you_mean(options.kind, LISTS)}"
+        )
     for kind in LISTS if options.kind is None else [options.kind]:
         rows = LISTS[kind]()
         width = max((len(name) for name in rows), default=0)

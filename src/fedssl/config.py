@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from fedssl.aggregation import AGGREGATIONS
 from fedssl.data import PARTITIONS, SHIFTS
@@ -57,7 +57,9 @@ class ViewsConfig(Options):
         "auto", description="augmentations; auto: the objective's own"
     )
     crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
-    flip: float | None = Field(None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's")
+    flip: float | None = Field(
+        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's"
+    )
     jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
     grey: float | None = Field(None, ge=0, le=1, description="chance of greyscale; none: the recipe's")
     blur: float | None = Field(None, ge=0, le=1, description="chance of blur; none: the recipe's")
@@ -91,7 +93,9 @@ class TrainConfig(Options):
 class ParticipationConfig(Options):
     per_round: int | float = Field(1.0, gt=0, description="clients per round: a count (5), or a share (0.25)")
     min_clients: int = Field(1, ge=1, description="fewer uploads than this stop the run (it can be resumed)")
-    failure_rate: float = Field(0.0, ge=0, lt=1, description="simulated: chance that a client fails in a round")
+    failure_rate: float = Field(
+        0.0, ge=0, lt=1, description="simulated: chance that a client fails in a round"
+    )
     timeout: float = Field(0.0, ge=0, description="seconds after which a client is too late; 0: never")
 
 
@@ -124,7 +128,9 @@ class ProbeConfig(Options):
 class SemiConfig(Options):
     """`fedssl eval --protocol semi`: fine-tuning of the whole model on few labels (FedEMA, appendix B.3)."""
 
-    labels: float = Field(0.0, ge=0, lt=1, description="labelled share of the training images; 0: data.holdout")
+    labels: float = Field(
+        0.0, ge=0, lt=1, description="labelled share of the training images; 0: data.holdout"
+    )
     hidden: int = Field(512, ge=1, description="width of the fresh two-layer head")
     epochs: int = Field(100, ge=1, description="of fine-tuning")
     batch_size: int = Field(128, ge=2, description="of fine-tuning")
@@ -145,7 +151,7 @@ def _chosen(registry: Registry, section: str, key: str = "name") -> Any:
     def validate(values: Any) -> Any:
         return choose(registry, dict(values), section, key) if isinstance(values, Mapping) else values
 
-    return Annotated[SerializeAsAny[Any], BeforeValidator(validate)]
+    return Annotated[Any, BeforeValidator(validate)]
 
 
 def _built(path: str, section: str) -> Any:
@@ -153,7 +159,7 @@ def _built(path: str, section: str) -> Any:
         kind = Registry(section, {}).get(path)
         return build(kind, dict(values), section) if isinstance(values, Mapping) else values
 
-    return Annotated[SerializeAsAny[Any], BeforeValidator(validate)]
+    return Annotated[Any, BeforeValidator(validate)]
 
 
 # To the type checker these are the parts themselves; at run time they are found by name.
@@ -217,7 +223,9 @@ MAIN_KEY = {
 }
 
 
-def load(source: str | Path | Mapping[str, Any] | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+def load(
+    source: str | Path | Mapping[str, Any] | None = None, overrides: Mapping[str, Any] | None = None
+) -> Config:
     """A validated config from a TOML file or mapping, then `overrides` ("train.lr": 0.1)."""
     values: dict[str, Any] = read_toml(source) if isinstance(source, str | Path) else _copy(source or {})
     for key, value in (overrides or {}).items():

@@ -56,7 +56,9 @@ def settled(config: Config) -> Config:
 
 def free_path(config: Config) -> Path:
     """runs/digits-simclr-fedavg, or with the first free number behind it."""
-    name = f"{config.data.name}-{config.objective.name}-{config.method.name}".replace("/", "_").replace(":", "_")
+    name = f"{config.data.name}-{config.objective.name}-{config.method.name}".replace("/", "_").replace(
+        ":", "_"
+    )
     path, number = Path("runs") / name, 1
     while path.exists():
         number += 1
@@ -132,7 +134,9 @@ class Experiment:
         began = time.monotonic()
         numbers = [
             self.prober.monitor(encoder)
-            for _, encoder in self.models.encoders(self.server, self.loop.memory_rounds, self.config.probe.clients)
+            for _, encoder in self.models.encoders(
+                self.server, self.loop.memory_rounds, self.config.probe.clients
+            )
         ]
         mean = {name: sum(each[name] for each in numbers) / len(numbers) for name in numbers[0]}
         return {"probe": {**mean, "seconds": time.monotonic() - began}}
@@ -208,7 +212,7 @@ def peak_memory_mb() -> float:
 
 
 def versions() -> dict[str, str]:
-    packages = ("fedssl", "torch", "torchvision", "timm", "lightly", "numpy", "scikit-learn")
+    packages = ("fedssl", "torch", "torchvision", "timm", "numpy", "scikit-learn")
     return {"python": platform.python_version(), "machine": platform.platform()} | {
         name: metadata.version(name) for name in packages
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -55,7 +56,10 @@ class ClientMemory:
 def snapshot(module: nn.Module, names: Iterable[str] | None = None) -> State:
     """Copies of a module's tensors (all, or those named)."""
     state = module.state_dict()
-    return {name: state[name].detach().clone(memory_format=torch.contiguous_format) for name in (state if names is None else names)}
+    return {
+        name: state[name].detach().clone(memory_format=torch.contiguous_format)
+        for name in (state if names is None else names)
+    }
 
 
 @torch.no_grad()
@@ -71,4 +75,4 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[s
     total = 0.0
     for name in names:
         total += float((a[name].double() - b[name].double()).square().sum())
-    return total**0.5
+    return math.sqrt(total)

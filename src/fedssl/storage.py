@@ -48,7 +48,9 @@ def _dump(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], durable: bool = True) -> None:
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], durable: bool = True
+) -> None:
     """Tensors and plain values in one safetensors file."""
     flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     metadata = {"values": json.dumps(values)}

@@ -8,11 +8,17 @@ import sys
 import time
 
 import pytest
-
-import fedssl
 from tests.small import QUEUE, arguments, digest, small_run
 
-CASES = [("simclr", "fedavg"), ("byol", "fedavg"), ("byol", "fedema"), ("moco-v2", "fedavg"), ("byol", "standalone")]
+import fedssl
+
+CASES = [
+    ("simclr", "fedavg"),
+    ("byol", "fedavg"),
+    ("byol", "fedema"),
+    ("moco-v2", "fedavg"),
+    ("byol", "standalone"),
+]
 
 
 @pytest.mark.parametrize(("objective", "method"), CASES)
@@ -94,8 +100,9 @@ def test_stopping_after_every_round_changes_nothing(tmp_path):
             if line["round"] == self.number:
                 raise Stop
 
-    from fedssl.config import load
     from tests.small import SMALL
+
+    from fedssl.config import load
 
     out = tmp_path / "stopped"
     with pytest.raises(Stop):

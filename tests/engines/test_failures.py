@@ -4,14 +4,13 @@ import os
 
 import pytest
 import torch
+from tests.small import SMALL, digest, small_run
 
 import fedssl
-from fedssl.config import load
 from fedssl.errors import RunError
 from fedssl.methods.client import ClientFailure
 from fedssl.methods.fedavg import FedAvg
 from fedssl.methods.training import Training
-from tests.small import SMALL, digest, small_run
 
 
 class Troubled(FedAvg):
@@ -58,8 +57,12 @@ class Broken(FedAvg):
 
 
 def test_a_refused_upload_leaves_no_trace_in_the_global_model(tmp_path):
-    absent = small_run(tmp_path / "a", objective="byol", **{"method.name": "tests.engines.test_failures:Absent"})
-    broken = small_run(tmp_path / "b", objective="byol", **{"method.name": "tests.engines.test_failures:Broken"})
+    absent = small_run(
+        tmp_path / "a", objective="byol", **{"method.name": "tests.engines.test_failures:Absent"}
+    )
+    broken = small_run(
+        tmp_path / "b", objective="byol", **{"method.name": "tests.engines.test_failures:Broken"}
+    )
     assert digest(absent) == digest(broken)
 
 
@@ -77,7 +80,10 @@ class NoMemoryOfNaN(FedAvg):
 
 def test_the_memory_of_a_refused_upload_is_not_kept(tmp_path):
     run = small_run(
-        tmp_path / "a", objective="byol", rounds=2, **{"method.name": "tests.engines.test_failures:NoMemoryOfNaN"}
+        tmp_path / "a",
+        objective="byol",
+        rounds=2,
+        **{"method.name": "tests.engines.test_failures:NoMemoryOfNaN"},
     )
     first, second = run.metrics
     assert [failure["client"] for failure in first["failed"]] == [1]
@@ -98,7 +104,7 @@ def test_too_few_uploads_stop_the_run_which_can_be_resumed(tmp_path):
 
 
 def test_min_clients_is_heeded(tmp_path):
-    with pytest.raises(RunError, match="3 uploads, and participation.min_clients is 4"):
+    with pytest.raises(RunError, match=r"3 uploads, and participation\.min_clients is 4"):
         small_run(
             tmp_path / "a",
             **{"method.name": "tests.engines.test_failures:Troubled", "participation.min_clients": 4},
@@ -116,7 +122,11 @@ def test_a_hundred_clients_of_which_thirty_percent_fail(tmp_path):
 
 
 def small_run_iid(tmp_path):
-    settings = {**SMALL, "partition": {"scheme": "iid", "clients": 100}, "data": {"name": "digits", "limit": 400}}
+    settings = {
+        **SMALL,
+        "partition": {"scheme": "iid", "clients": 100},
+        "data": {"name": "digits", "limit": 400},
+    }
     keys = {"participation.failure_rate": 0.3, "train.batch_size": 4, "rounds": 2}
     return fedssl.run(settings, out=tmp_path / "hundred", quiet=True, **keys)
 
@@ -156,7 +166,11 @@ def test_a_worker_that_dies_costs_one_client_and_is_replaced(tmp_path):
 
 
 def test_one_image_clients_train(tmp_path):
-    settings = {**SMALL, "data": {"name": "digits", "limit": 10}, "partition": {"scheme": "iid", "clients": 10}}
+    settings = {
+        **SMALL,
+        "data": {"name": "digits", "limit": 10},
+        "partition": {"scheme": "iid", "clients": 10},
+    }
     for objective in ("simclr", "byol", "barlow-twins"):
         run = fedssl.run(settings, out=tmp_path / objective, quiet=True, objective=objective, rounds=1)
         assert run.metrics[0]["failed"] == []

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.toys import a_client, byol_like, upload_of
 
 from fedssl.aggregation.fedavg import FedAvg as Mean
 from fedssl.aggregation.server_optimizer import ServerOptimizer
@@ -9,7 +10,6 @@ from fedssl.methods.fedema import FedEMA
 from fedssl.methods.fedu import FedU
 from fedssl.methods.method import ENCODER, ServerTools
 from fedssl.state import Broadcast, ClientMemory, ServerState, snapshot
-from tests.toys import a_client, byol_like, upload_of
 
 # Own model (3, 4 | 12), global model zero: ‖W_g − W_k‖ = √(9 + 16 + 144) = 13.
 OWN = {"encoder.weight": [3.0, 4.0], "projector.weight": [12.0], "predictor.weight": [8.0]}
@@ -44,7 +44,9 @@ def test_mu_and_both_updates_by_hand():
     assert state["encoder.norm.running_mean"].tolist() == [0.0]  # statistics come from the global model
 
 
-@pytest.mark.parametrize(("apply_to", "encoder", "predictor"), [("encoder", 1.5, 0.0), ("predictor", 0.0, 4.0)])
+@pytest.mark.parametrize(
+    ("apply_to", "encoder", "predictor"), [("encoder", 1.5, 0.0), ("predictor", 0.0, 4.0)]
+)
 def test_ema_on_one_of_the_two(apply_to, encoder, predictor):
     client, received, memory = situation()
     FedEMA(apply_to=apply_to).receive(client, Broadcast([received], {"lambda": 0.5 / 13}), memory)
@@ -125,7 +127,7 @@ def test_reference_code_divergence_by_hand():
 
 
 def test_reference_code_scaler_is_kept_by_the_client_once():
-    client, _, memory = situation()
+    client, _, _ = situation()
     client.notes["drift"] = 2.0
     method = FedEMA(divergence="reference-code", tau=0.7)
     kept = method.remember(client, ClientMemory())

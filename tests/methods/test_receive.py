@@ -1,11 +1,11 @@
 """What a client starts a round with."""
 
 import torch
+from tests.toys import a_client, byol_like
 
 from fedssl.methods.fedavg import FedAvg
 from fedssl.methods.standalone import Standalone
 from fedssl.state import Broadcast, ClientMemory, restore
-from tests.toys import a_client, byol_like
 
 
 def dirty(model):
@@ -19,7 +19,9 @@ def test_a_new_client_takes_nothing_from_the_client_before():
     model = byol_like()
     client, method = a_client(model), FedAvg()
     dirty(model)
-    broadcast = {name: torch.ones_like(value) for name, value in client.initial.items() if name in method.shared(model)}
+    broadcast = {
+        name: torch.ones_like(value) for name, value in client.initial.items() if name in method.shared(model)
+    }
     method.receive(client, Broadcast([broadcast]), ClientMemory())
     state = model.state_dict()
     assert state["encoder.weight"].tolist() == [1.0, 1.0]

@@ -24,7 +24,7 @@ def rebuild_alone(description: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
     source = Path(fedssl.models.rebuild.__file__).read_text()
     with monkeypatch.context() as without:
         for name in [name for name in sys.modules if name.split(".")[0] == "fedssl"]:
-            without.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+            without.setitem(sys.modules, name, None)
         with pytest.raises(ImportError):
             importlib.import_module("fedssl.errors")
         namespace: dict[str, Any] = {}

@@ -115,7 +115,7 @@ def test_vit_tiny_gives_the_mean_of_its_tokens() -> None:
 )
 def test_bad_encoders(model: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        build_encoder(ModelConfig(**model), (30, 30), 3)  # type: ignore[arg-type]
+        build_encoder(ModelConfig(**model), (30, 30), 3)
 
 
 def test_an_encoder_from_a_file(tmp_path: Path) -> None:

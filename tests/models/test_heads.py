@@ -17,7 +17,7 @@ def shapes(module: nn.Module) -> list[tuple[int, ...]]:
 
 
 def test_paper_sizes() -> None:
-    """FedEMA §5.1: 4096-BN-ReLU-2048, the predictor the same."""
+    """FedEMA: 4096-BN-ReLU-2048, the predictor the same."""
     with torch.device("meta"):
         assert shapes(build_projector(512, PAPER)) == [(4096, 512), (4096,), (2048, 4096)]
         assert shapes(build_predictor(PAPER)) == [(4096, 2048), (4096,), (2048, 4096)]

@@ -28,7 +28,7 @@ def build() -> Callable[..., Model]:
     """A tiny model for an objective, the same whenever it is built."""
 
     def build(objective: Objective, encoder: str = "resnet8", classes: int = 3, **model: int) -> Model:
-        config = ModelConfig(encoder=encoder, **{**TINY, **model})  # type: ignore[arg-type]
+        config = ModelConfig(encoder=encoder, **{**TINY, **model})
         with torch.random.fork_rng():
             torch.manual_seed(0)
             made = build_encoder(config, (8, 8), 3)

@@ -24,7 +24,7 @@ def test_info_nce_is_the_papers_and_lightlys() -> None:
         total -= math.log(scores[0] / sum(scores))
     assert value == pytest.approx(total / 4, rel=1e-5)
     lightly = NTXentLoss(temperature=0.2, memory_bank_size=(9, 6))
-    lightly.memory_bank.bank = negatives.T.contiguous()
+    lightly.memory_bank.bank = negatives
     lightly.memory_bank.bank_ptr = torch.zeros(1, dtype=torch.long)
     assert value == pytest.approx(float(lightly(query, key)), rel=1e-5)
 

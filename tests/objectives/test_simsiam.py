@@ -96,4 +96,4 @@ def test_without_stop_gradient_it_collapses(
             optimizer.step()
         z = F.normalize(model.part("projector")(model.part("encoder")(views[0])).detach(), dim=1)
         spread[stop] = float(z.std(dim=0).mean())
-    assert spread[False] < 0.1 * spread[True]
+    assert spread[False] < 0.5 * spread[True]

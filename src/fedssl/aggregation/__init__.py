@@ -13,6 +13,15 @@ AGGREGATIONS = Registry(
     "aggregation",
     {
         "fedavg": "fedssl.aggregation.fedavg:FedAvg",
+        "loss": "fedssl.aggregation.loss:Loss",
+        "euc": "fedssl.aggregation.euc:Euc",
+        "m-dawa": "fedssl.aggregation.m_dawa:MDawa",
+        "l-dawa": "fedssl.aggregation.l_dawa:LDawa",
+        "l-dawa-fedavg": "fedssl.aggregation.l_dawa_fedavg:LDawaFedAvg",
+        "l-dawa-loss": "fedssl.aggregation.l_dawa_loss:LDawaLoss",
+        "median": "fedssl.aggregation.median:Median",
+        "trimmed-mean": "fedssl.aggregation.trimmed_mean:TrimmedMean",
+        "krum": "fedssl.aggregation.krum:Krum",
     },
 )
 

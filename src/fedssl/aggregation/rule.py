@@ -1,33 +1,116 @@
-"""What every aggregation rule has in common: uploads are folded in one by one."""
+"""What every aggregation rule has in common: uploads are folded in one by one.
+
+Tensors are of three kinds. *Layers* are parameters: a layer is one named tensor, and what a rule
+does, it does to layers. *Statistics* (BatchNorm's running mean and variance, named by the caller,
+who knows the module types) are averaged by number of samples. *Counters* (integer tensors) are
+taken from the largest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 
+import torch
+from torch import Tensor
+
+from fedssl.aggregation.angles import Comparison, Reference, mean_angle
+from fedssl.errors import RunError
 from fedssl.options import Choice
 from fedssl.state import State, Upload
-
-
-class Fold(Protocol):
-    """An aggregate in the making."""
-
-    def add(self, upload: Upload) -> None:
-        """Fold one upload in. Uploads come in the order of client ids, so that sums round the same."""
-
-    def finish(self) -> State:
-        """The new global state."""
 
 
 class Rule(Choice):
     """Turns the previous global state and the uploads of a round into the next global state."""
 
-    def start(self, previous: State) -> Fold:
-        """A fold that begins from the previous global state."""
+    def start(
+        self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
+    ) -> Fold:
+        """A fold that begins from the previous global state; rounds count from 1 (none: no warm-up)."""
         raise TypeError(f"{type(self).__name__} does not say how it folds uploads")
 
-    def __call__(self, previous: State, uploads: Iterable[Upload]) -> State:
-        fold = self.start(previous)
+    def __call__(
+        self,
+        previous: State,
+        uploads: Iterable[Upload],
+        statistics: frozenset[str] = frozenset(),
+        round: int | None = None,
+    ) -> State:
+        fold = self.start(previous, statistics, round)
         for upload in sorted(uploads, key=lambda upload: upload.client):
             fold.add(upload)
         return fold.finish()
+
+
+class Fold(ABC):
+    """An aggregate in the making. It changes no tensor it is given, and returns none of them."""
+
+    def __init__(self, previous: State, statistics: frozenset[str]) -> None:
+        self.previous = previous
+        self.reference = Reference(previous, statistics)
+        # By client: `angle`, δ of the whole model; `layer_angle`, the mean of δ over layers.
+        self.report: dict[int, dict[str, float]] = {}
+        self._counters: State = {}
+        self._finished = False
+
+    @torch.no_grad()
+    def add(self, upload: Upload) -> None:
+        """Fold one upload in. Uploads come in the order of client ids, so that sums round the same."""
+        self._still_open()
+        if upload.client in self.report:
+            raise ValueError(f"client {upload.client} was added before")
+        check(self.previous, upload.state, f"upload of client {upload.client}")
+        compared = self.reference.compare(upload.state)
+        self.report[upload.client] = {
+            "angle": compared.angle,
+            "layer_angle": mean_angle(compared.angles),
+        }
+        for name, tensor in upload.state.items():
+            if is_counter(tensor):
+                known = self._counters.get(name)
+                self._counters[name] = tensor.clone() if known is None else torch.maximum(known, tensor)
+        self._add(upload, compared)
+
+    @torch.no_grad()
+    def finish(self) -> State:
+        """The new global state: names, types and devices of the previous one."""
+        self._still_open()
+        if not self.report:
+            raise RunError("nothing to aggregate: the round has no uploads")
+        self._finished = True
+        tensors = {**self._finish(), **self._counters}
+        return {name: tensors[name].to(old.device, old.dtype) for name, old in self.previous.items()}
+
+    def _still_open(self) -> None:
+        if self._finished:
+            raise ValueError("the fold is finished: start a new one")
+
+    @abstractmethod
+    def _add(self, upload: Upload, compared: Comparison) -> None:
+        """Fold the floating tensors of an upload in."""
+
+    @abstractmethod
+    def _finish(self) -> State:
+        """The floating tensors of the new global state."""
+
+
+def is_counter(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point()
+
+
+def sum_type(tensor: Tensor) -> torch.dtype:
+    """The type that sums of such tensors are kept in: half precision is widened."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def check(previous: Mapping[str, Tensor], state: Mapping[str, Tensor], what: str) -> None:
+    """Raise a ValueError that names the tensor unless both have the same names, shapes and kinds."""
+    for name in previous.keys() | state.keys():
+        if name not in state or name not in previous:
+            raise ValueError(f"{what}: tensor {name} is {'missing' if name in previous else 'not expected'}")
+        if state[name].shape != previous[name].shape:
+            raise ValueError(
+                f"{what}: {name} has shape {tuple(state[name].shape)}, not {tuple(previous[name].shape)}"
+            )
+        if is_counter(state[name]) != is_counter(previous[name]):
+            raise ValueError(f"{what}: {name} is {state[name].dtype}, not {previous[name].dtype}")

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedssl.config import Config
 from fedssl.data.images import ImageSet
 from fedssl.data.sets import Progress, load, split_holdout
-from fedssl.errors import DataError
 from fedssl.data.shifts import Shift
+from fedssl.errors import DataError
 
 
 @dataclass(frozen=True)

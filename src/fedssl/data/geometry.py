@@ -1,8 +1,7 @@
-"""Crops, flips and blurs of whole batches as two small matrix products per image.
+"""Crops and blurs of whole batches, each image with its own parameters.
 
-Whatever moves or mixes pixels first along the columns and then along the rows of an image is
-`rows @ image @ columns`. Bilinear resampling and Gaussian blur both are, and matrices this small
-take less time than gathering pixels one by one.
+A crop, its resizing and a flip are one bilinear sampling. A blur is two small matrix products per
+image, which is faster than convolutions with a kernel for every image. Images are [N, C, H, W].
 """
 
 from __future__ import annotations
@@ -15,14 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 TRIES = 10  # torchvision gives up on a crop that fits after so many, and takes the centre
-
-
-def mix(planes: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Planes [C, N, H, W] as `rows[n] @ plane @ columns[n]`; rows [N, H, H], columns [N, W, W]."""
-    mixed = torch.empty_like(planes)
-    for plane, out in zip(planes, mixed, strict=True):
-        torch.bmm(torch.bmm(rows, plane), columns, out=out)
-    return mixed
 
 
 class Crops:
@@ -48,7 +39,7 @@ class Crops:
 
     def __call__(self, uniform: Tensor) -> Tensor:
         """Top, left, height, width [4, V, N] in whole pixels, from uniform numbers [uniforms, V, N]."""
-        areas, ratios, corners = uniform.split((TRIES, TRIES, 2))
+        areas, ratios, corners = uniform.split_with_sizes((TRIES, TRIES, 2))
         areas = areas * self.area_span + self.area
         ratios = (ratios * self.ratio_span + self.ratio).exp_()
         tries = torch.stack((areas / ratios, areas * ratios)).sqrt_().round_()
@@ -82,14 +73,19 @@ def positions(start: Tensor, length: Tensor, side: int) -> Tensor:
     return inside.minimum(length[..., None] - 1).add_(start[..., None])
 
 
-def bilinear(position: Tensor, axis: int) -> Tensor:
-    """Weights of an image's pixels at positions [N, side], as rows (axis 2) or columns (axis 1).
+def sample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Bilinear values of the images where rows [N, H] and columns [N, W] cross; black outside."""
+    shape = (len(images), rows.shape[1], columns.shape[1])
+    # grid_sample counts from -1 to 1 between the outer edges of the border pixels, x before y.
+    x = ((2 * columns + 1) / images.shape[3] - 1)[:, None, :].expand(shape)
+    y = ((2 * rows + 1) / images.shape[2] - 1)[:, :, None].expand(shape)
+    return functional.grid_sample(images, torch.stack((x, y), -1), align_corners=False)
 
-    Positions outside of the image get no weight, so they come out black.
-    """
-    pixel = torch.arange(position.shape[1], dtype=position.dtype, device=position.device)
-    distance = position.unsqueeze(axis).sub(pixel if axis == 2 else pixel[:, None]).abs_()
-    return distance.neg_().add_(1).clamp_min_(0)
+
+def blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Gaussian blur with standard deviations [N], reflected at the borders."""
+    rows, columns = (gaussian(sigma, side)[:, None] for side in images.shape[2:])
+    return rows @ (images @ columns.mT)
 
 
 def kernel_size(side: int) -> int:
@@ -98,7 +94,7 @@ def kernel_size(side: int) -> int:
 
 
 def gaussian(sigma: Tensor, side: int) -> Tensor:
-    """Gaussian blur with standard deviations [N], reflected at the borders, as rows [N, side, side]."""
+    """The blur of a line of `side` pixels as a matrix [N, side, side]."""
     size = kernel_size(side)
     tap = torch.arange(size, dtype=sigma.dtype, device=sigma.device) - size // 2
     weight = torch.softmax(-0.5 * (tap / sigma[:, None]).square(), 1)

@@ -126,12 +126,10 @@ class Views:
             step = max(1, self.PIXELS * torch.get_num_threads() // (self.size[0] * self.size[1]))
         for start in range(0, len(images), step):
             part = slice(start, start + step)
-            source = images[part].permute(3, 0, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-            source.mul_(1 / 255)
+            source = plain(images[part], 0, 1)
             for index, (view, result) in enumerate(zip(self.views, results, strict=True)):
-                planes = make(view, source, draw, index, part)
-                planes.mul_(1 / self.std).sub_(self.mean / self.std)
-                result[part].copy_(planes.permute(1, 2, 3, 0))
+                x = make(view, source, draw, index, part)
+                result[part].copy_(x.mul_(1 / self.std).sub_(self.mean / self.std).permute(0, 2, 3, 1))
         return [result.permute(0, 3, 1, 2) for result in results]
 
 
@@ -170,7 +168,8 @@ class Sampler:
 
     def __call__(self, count: int, rng: torch.Generator, device: torch.device) -> Draw:
         sizes = (self.crops.uniforms, len(self.margin), len(self.chances), len(self.low))
-        crop, shift, chance, strength = torch.rand(sum(sizes), self.views, count, generator=rng).split(sizes)
+        uniform = torch.rand(sum(sizes), self.views, count, generator=rng)
+        crop, shift, chance, strength = uniform.split_with_sizes(sizes)
         # One order for the batch: over batches, every image meets every order equally often.
         order = torch.rand(self.views, 4, generator=rng).argsort(1).tolist()
         flip, jittered, grey, blur, solarize = chance < self.chances
@@ -195,34 +194,23 @@ JITTER = (colour.brightness_, colour.contrast_, colour.saturation_, colour.hue_)
 
 
 def make(view: View, source: Tensor, draw: Draw, index: int, part: slice) -> Tensor:
-    """View number `index` of planes [C, N, H, W] in [0, 1], which are images `part` of the batch."""
-    if view.pad or view.crop_min < 1 or view.flip:
-        rows = geometry.bilinear(draw.rows[index, part], axis=2)
-        planes = geometry.mix(source, rows, geometry.bilinear(draw.columns[index, part], axis=1))
-    else:
-        planes = source.clone()
-    grey = draw.grey[index, part]
+    """View number `index` of images [N, C, H, W] in [0, 1], which are `part` of the batch."""
+    x = geometry.sample(source, draw.rows[index, part], draw.columns[index, part])
+    grey, blur, solarize = draw.grey[index, part], draw.blur[index, part], draw.solarize[index, part]
     if view.grey_first:
-        _some(planes, grey, lambda x, _: colour.greyscale_(x))
+        _some(x, grey, lambda chosen, _: colour.greyscale_(chosen))
     for step in draw.order[index]:
         if view.jitter[step]:
-            JITTER[step](planes, draw.factors[step, index, part])
+            JITTER[step](x, draw.factors[step, index, part])
     if not view.grey_first:
-        _some(planes, grey, lambda x, _: colour.greyscale_(x))
-    sigma = draw.sigma[index, part]
-    _some(planes, draw.blur[index, part], lambda x, chosen: blurred(x, sigma[chosen]))
-    _some(planes, draw.solarize[index, part], lambda x, _: colour.solarize_(x))
-    return planes
+        _some(x, grey, lambda chosen, _: colour.greyscale_(chosen))
+    _some(x, blur, lambda chosen, which: geometry.blur(chosen, draw.sigma[index, part][which]))
+    _some(x, solarize, lambda chosen, _: colour.solarize_(chosen))
+    return x
 
 
-def blurred(planes: Tensor, sigma: Tensor) -> Tensor:
-    """Planes [C, N, H, W], each image with its own Gaussian blur."""
-    rows, columns = (geometry.gaussian(sigma, side) for side in planes.shape[2:])
-    return geometry.mix(planes, rows, columns.transpose(1, 2))
-
-
-def _some(planes: Tensor, chosen: Tensor, step: Callable[[Tensor, Tensor], Tensor]) -> None:
+def _some(x: Tensor, chosen: Tensor, step: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Do `step` to the chosen [N] images only; it is told their indices too."""
-    index = chosen.nonzero().squeeze(1).to(planes.device)
-    if len(index):
-        planes.index_copy_(1, index, step(planes.index_select(1, index), index))
+    which = chosen.nonzero().squeeze(1).to(x.device)
+    if len(which):
+        x.index_copy_(0, which, step(x[which], which))

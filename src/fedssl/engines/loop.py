@@ -12,7 +12,7 @@ from fedssl.engines.check import problem_with
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import RunError
-from fedssl.methods.method import ENCODER, ServerTools
+from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.model import Model
 from fedssl.rng import numpy_rng
 from fedssl.state import ServerState
@@ -48,7 +48,7 @@ class RoundReport:
             clients.append(
                 {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
             )
-            for name in ("loss", "divergence"):
+            for name in ("loss", "divergence", "layer_angle"):
                 if name in numbers:
                     means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
         failed = [{"client": o.client, "reason": o.failure} for o in self.outcomes if o.failure]
@@ -65,7 +65,9 @@ class RoundReport:
 class RoundLoop:
     """Runs rounds from a server state; what surrounds it (files, probes, display) is told of each."""
 
-    def __init__(self, config: Config, model: Model, clients: int, engine: Clients, memories: MemoryStore) -> None:
+    def __init__(
+        self, config: Config, model: Model, clients: int, engine: Clients, memories: MemoryStore
+    ) -> None:
         self.config, self.engine, self.memories, self.clients = config, engine, memories, clients
         shared = set(config.method.shared(model))
         self.tools = ServerTools(
@@ -76,7 +78,9 @@ class RoundLoop:
         )
         self.memory_rounds: dict[int, int] = {}
 
-    def run(self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]) -> ServerState:
+    def run(
+        self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
+    ) -> ServerState:
         """Rounds start+1 … rounds."""
         for number in range(start + 1, self.config.rounds + 1):
             server, report = self.round(server, number)
@@ -100,12 +104,12 @@ class RoundLoop:
         report.seconds = time.monotonic() - began
         return server, report
 
-    def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Any) -> bool:
+    def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Aggregate) -> bool:
         """Fold one upload in, if it is good; its tensors are let go either way."""
         if outcome.upload is not None:
             outcome.failure = problem_with(outcome.upload, server.model)
             if not outcome.failure:
-                aggregate.add(outcome.upload)
+                outcome.upload.values |= aggregate.add(outcome.upload)
                 outcome.upload.state = {}
                 if outcome.remembers:
                     self.memory_rounds[outcome.client] = number
@@ -119,7 +123,9 @@ class RoundLoop:
 def sample_clients(participation: ParticipationConfig, clients: int, seed: int, round: int) -> list[int]:
     """Ids of the clients of a round, sorted; seeded by the round."""
     asked = participation.per_round
-    count = min(asked, clients) if isinstance(asked, int) else max(1, round_half_up(min(asked, 1.0) * clients))
+    count = (
+        min(asked, clients) if isinstance(asked, int) else max(1, round_half_up(min(asked, 1.0) * clients))
+    )
     drawn = numpy_rng(seed, round, "participation").choice(clients, size=count, replace=False)
     return sorted(int(client) for client in drawn)
 
@@ -129,6 +135,8 @@ def round_half_up(value: float) -> int:
 
 
 def _too_few(number: int, folded: int, needed: int, report: RoundReport) -> str:
-    reasons = [f"client {outcome.client}: {outcome.failure}" for outcome in report.outcomes if outcome.failure]
+    reasons = [
+        f"client {outcome.client}: {outcome.failure}" for outcome in report.outcomes if outcome.failure
+    ]
     shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
     return f"round {number}: {folded} uploads, and participation.min_clients is {needed} ({shown})"

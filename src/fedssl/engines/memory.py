@@ -85,7 +85,9 @@ class MemoryStore:
         return self.folder / str(client) / f"round-{round:06d}.safetensors"
 
     def _rounds(self, client: int) -> list[int]:
-        return [int(file.stem.split("-")[1]) for file in (self.folder / str(client)).glob("round-*.safetensors")]
+        return [
+            int(file.stem.split("-")[1]) for file in (self.folder / str(client)).glob("round-*.safetensors")
+        ]
 
     def _keep(self, key: tuple[int, int], memory: ClientMemory) -> None:
         for old in [held for held in self._cache if held[0] == key[0]]:

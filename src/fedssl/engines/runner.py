@@ -12,7 +12,7 @@ from fedssl.data.federation import Federation
 from fedssl.data.views import Views
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
-from fedssl.errors import FedsslError
+from fedssl.errors import ConfigError, FedsslError
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
 from fedssl.models.encoders import Encoder, build_encoder
@@ -42,10 +42,16 @@ def build_network(config: Config, size: tuple[int, int], channels: int, classes:
 class ClientRunner:
     """Holds one model and swaps the clients' tensors in and out of it."""
 
-    def __init__(self, config: Config, federation: Federation, network: Network, memories: MemoryStore) -> None:
+    def __init__(
+        self, config: Config, federation: Federation, network: Network, memories: MemoryStore
+    ) -> None:
         self.config, self.federation, self.memories = config, federation, memories
         self.device = find_device(config.device)
-        self.model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if config.train.precision == "bf16" and self.device.type == "cpu":
+            raise ConfigError(
+                "train.precision=bf16 needs a GPU: on a CPU it is slower, and not everywhere there"
+            )
+        self.model: Model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.initial = network.initial
         self.features = network.encoder.features
         images = federation.train
@@ -133,6 +139,10 @@ class ClientRunner:
 def find_device(name: str) -> torch.device:
     """`auto` is the best there is."""
     if name != "auto":
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError) as error:
+            raise ConfigError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
         return torch.device(name)
     if torch.cuda.is_available():
         return torch.device("cuda")

@@ -38,7 +38,9 @@ class Workers:
         self.config, self.memories = config, memories
         shared_memory = Path("/dev/shm")
         self.folder = Path(
-            tempfile.mkdtemp(prefix="fedssl-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None)
+            tempfile.mkdtemp(
+                prefix="fedssl-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None
+            )
         )
         self._write_setup(federation)
         self.workers = [Worker(self.folder) for _ in range(config.engine.workers)]

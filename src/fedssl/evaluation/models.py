@@ -49,7 +49,9 @@ class Models:
     def personal(self, server: ServerState, memory_rounds: Mapping[int, int], client: int) -> nn.Module:
         """A client's own encoder: what it would begin its next round with."""
         number = self.runner.config.rounds + 1
-        task = Task(number, client, self.method.broadcast(server, client, number), memory_rounds.get(client, 0))
+        task = Task(
+            number, client, self.method.broadcast(server, client, number), memory_rounds.get(client, 0)
+        )
         return self.runner.receive(task).part("encoder")
 
     def untrained(self) -> nn.Module:

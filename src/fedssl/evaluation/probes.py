@@ -85,7 +85,12 @@ class Prober:
 
 
 def make_prober(
-    train: ImageSet, test: ImageSet | None, data: DataConfig, config: ProbeConfig, device: torch.device, seed: int
+    train: ImageSet,
+    test: ImageSet | None,
+    data: DataConfig,
+    config: ProbeConfig,
+    device: torch.device,
+    seed: int,
 ) -> Prober | None:
     """A prober, or None where there are no labels to probe with."""
     if Prober.why_not(train, test):

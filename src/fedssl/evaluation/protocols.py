@@ -37,6 +37,7 @@ class Finished:
     models: Models
     server: ServerState
     memory_rounds: dict[int, int]
+    overrides: Mapping[str, Any]
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +77,7 @@ def bring_back(directory: RunDir, overrides: Mapping[str, Any]) -> Finished:
         raise RunError(f"{directory.path} has no checkpoint yet: `fedssl resume {directory.path}`")
     round, server = latest
     runner = ClientRunner(trained, federation, network, memories)
-    return Finished(config, trained, federation, Models(runner), server, memories.rounds(round))
+    return Finished(config, trained, federation, Models(runner), server, memories.rounds(round), overrides)
 
 
 def _frozen(run: Finished, protocol: str) -> dict[str, Any]:
@@ -100,18 +101,23 @@ def transfer(run: Finished) -> dict[str, Any]:
     if run.config.data == run.trained.data:
         raise ConfigError("transfer needs another data set: data.name=… (and data.root=…)")
     images = run.federation.train
-    fitted = run.config.data.model_copy(update={"size": images.size[0], "channels": images.channels})
-    train, test = sets.load(fitted, run.config.seed)
+    fitted = {"data.size": images.size[0], "data.channels": images.channels}
+    other = load(
+        None, {key: value for key, value in run.overrides.items() if key.startswith("data.")} | fitted
+    )
+    train, test = sets.load(other.data, run.config.seed)
     prober = run.prober(train, test)
     found = run.models.probe(prober, ["linear"], run.server, run.memory_rounds, run.config.probe.clients)[0]
     return {**found, "protocol": "transfer", "pretrained_on": images.name}
 
 
 def semi(run: Finished) -> dict[str, Any]:
-    """The whole model fine-tuned, with a fresh two-layer head, on the labelled images held out of pre-training."""
+    """The whole model and a fresh two-layer head, fine-tuned on labelled images held out of pre-training."""
     federation, options, data = run.federation, run.config.semi, run.config.data
     if len(federation.labelled) == 0:
-        raise ConfigError("semi needs labelled images that pre-training did not see: train with data.holdout=0.01")
+        raise ConfigError(
+            "semi needs labelled images that pre-training did not see: train with data.holdout=0.01"
+        )
     labelled, test = federation.train.subset(federation.labelled), federation.test
     why_not = Prober.why_not(labelled, test)
     if why_not or test is None or labelled.y is None:
@@ -148,7 +154,9 @@ def semi(run: Finished) -> dict[str, Any]:
     encoders = run.models.encoders(run.server, run.memory_rounds, run.config.probe.clients)
     scores = [tuned(encoder) for _, encoder in encoders]
     prober = Prober(labelled, test, data, run.config.probe, run.device, run.config.seed)
-    found = entry("semi", run.models.whose(len(scores)), prober, mean_scores(scores), tuned(run.models.untrained()))
+    found = entry(
+        "semi", run.models.whose(len(scores)), prober, mean_scores(scores), tuned(run.models.untrained())
+    )
     return {**found, "labelled": len(labelled)}
 
 
@@ -166,7 +174,11 @@ def personal(run: Finished) -> dict[str, Any]:
         rows.append({"client": client, "images": prober.images(), "accuracy": scores[-1].accuracy})
     whole = Prober(train, test, run.config.data, run.config.probe, run.device, run.config.seed)
     found = entry(
-        "personal", f"personal, mean of {len(rows)} clients", whole, mean_scores(scores), mean_scores(untrained)
+        "personal",
+        f"personal, mean of {len(rows)} clients",
+        whole,
+        mean_scores(scores),
+        mean_scores(untrained),
     )
     return {**found, "images": f"{train.name}: each client's own train, its domain's test", "clients": rows}
 
@@ -175,7 +187,7 @@ def _domain_of(train: ImageSet, test: ImageSet, part: np.ndarray[Any, Any]) -> I
     """The test images of the domains that a client's images come from; all where there are no domains."""
     if train.domain is None or test.domain is None:
         return test
-    own = torch.isin(test.domain, train.domain[torch.from_numpy(part)].unique())
+    own = torch.isin(test.domain, train.domain[torch.from_numpy(part)].unique())  # type: ignore[no-untyped-call]
     return test.subset(own.nonzero().flatten())
 
 

@@ -1,4 +1,4 @@
-"""Receiving the global model as a moving average with the client's own: what FedEMA, FedU and constant-μ share."""
+"""The global model as a moving average with the client's own: what FedEMA, FedU and constant-μ share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedAvg (McMahan et al. 2017), with any objective: Fed{SimCLR, MoCo, SimSiam, BYOL} of the FedSSL framework."""
+"""FedAvg (McMahan et al. 2017); with an objective it is Fed{SimCLR, MoCo, SimSiam, BYOL} of FedSSL."""
 
 from __future__ import annotations
 

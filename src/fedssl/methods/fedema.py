@@ -13,9 +13,11 @@ from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, di
 
 
 class FedEMA(OwnModel):
-    """Clients fuse the global model with their own; the further apart the two, the more of their own they keep."""
+    """Clients fuse the global model with their own: the further apart the two, the more they keep."""
 
-    scaler: float | None = Field(None, ge=0, description="λ, the same for all; none: autoscaler, a λ_k a client")
+    scaler: float | None = Field(
+        None, ge=0, description="λ, the same for all; none: autoscaler, a λ_k a client"
+    )
     tau: float = Field(0.7, ge=0, le=1, description="autoscaler: μ expected after a client's first round (τ)")
     apply_to: Literal["both", "encoder", "predictor"] = Field(
         "both", description="which is fused; the other one is replaced by the global one"
@@ -70,10 +72,10 @@ class ScalingAggregate(Aggregate):
         self.tau = tau
         self.newcomers: dict[int, State] = {}
 
-    def add(self, upload: Upload) -> None:
-        super().add(upload)
+    def add(self, upload: Upload) -> dict[str, float]:
         if f"lambda/{upload.client}" not in self.server.values:
             self.newcomers[upload.client] = {name: upload.state[name] for name in self.tools.parameters}
+        return super().add(upload)
 
     def finish(self) -> ServerState:
         server = super().finish()

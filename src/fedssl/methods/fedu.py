@@ -1,4 +1,4 @@
-"""FedU's divergence-aware predictor update (Zhuang et al., ICCV 2021), the baseline of FedEMA and L-DAWA."""
+"""FedU's divergence-aware predictor update (Zhuang et al., ICCV 2021): a baseline of FedEMA and L-DAWA."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class FedU(OwnModel):
 
     divergence: Literal["paper", "reference-code"] = Field(
         "reference-code",
-        description="how far apart the encoders are: mean change of convolution weights (reference-code: what "
-        "FedU's threshold was published for), or ‖W_g − W_k‖ over all encoder parameters (paper)",
+        description="how far apart the encoders are: mean change of convolution weights (reference-code: "
+        "what FedU's threshold was published for), or ‖W_g − W_k‖ over all encoder parameters (paper)",
     )
     threshold: float = Field(0.4, ge=0, description="a client further away than this keeps its own predictor")
 

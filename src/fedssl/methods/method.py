@@ -87,8 +87,10 @@ class Aggregate:
         self.server, self.round, self.tools = server, round, tools
         self.fold: Fold = tools.rule.start(server.model, tools.statistics, round)
 
-    def add(self, upload: Upload) -> None:
+    def add(self, upload: Upload) -> dict[str, float]:
+        """Fold one upload in; numbers about it to log."""
         self.fold.add(upload)
+        return self.fold.report[upload.client]
 
     def finish(self) -> ServerState:
         aggregate: State = self.fold.finish()

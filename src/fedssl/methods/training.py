@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedssl.config import TrainConfig
 from fedssl.methods.client import Client, ClientFailure
+from fedssl.methods.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def train_locally(
     """Minimise the objective (plus a penalty) over the client's images with a fresh optimizer."""
     model, objective, config = client.model, client.objective, client.config
     trained = objective.trained(model) if parameters is None else parameters
-    optimizer = make_optimizer(trained, config, learning_rate(config, client.round, client.rounds))
+    optimizer = Optimizer(trained, config, learning_rate(config, client.round, client.rounds))
     order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
     model.train()
     total = torch.zeros((), device=client.device)
@@ -46,7 +47,7 @@ def train_locally(
             loss = objective.loss(model, views, None if labels is None else labels.to(client.device), draws)
         if penalty is not None:
             loss = loss + penalty()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if config.clip:
             nn.utils.clip_grad_norm_(trained, config.clip)
@@ -87,15 +88,6 @@ def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
     if config.schedule == "step":
         return config.lr * (0.01 if progress >= 0.8 else 0.1 if progress >= 0.6 else 1.0)
     return config.lr
-
-
-def make_optimizer(parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> torch.optim.Optimizer:
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay, foreach=True
-        )
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=lr, weight_decay=config.weight_decay, foreach=True)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -1,6 +1,6 @@
 """The heads on top of an encoder.
 
-All objectives share one shape, that of FedEMA §5.1: Linear-BN-ReLU-Linear (4096 and 2048 wide at the
+All objectives share one shape, that of FedEMA's experiments: Linear-BN-ReLU-Linear (4096 and 2048 wide at the
 papers' scale; `model.projector_*` here). So Barlow Twins has two layers instead of its three, SimSiam
 no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer.
 """

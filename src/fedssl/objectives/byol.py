@@ -1,6 +1,6 @@
 """BYOL (Grill et al. 2020): the online network predicts what a slow copy of it makes of the other view.
 
-Its three parts are switches (FedEMA, §3.2 and Fig. 3). Without `stop_gradient` the optimizer trains the
+Its three parts are switches (FedEMA, Figs. 2 and 3). Without `stop_gradient` the optimizer trains the
 target as well; without `ema` the online network does not move it. Without both, the target is updated
 by back-propagation only; without `ema` alone, by nothing but the federated method.
 """

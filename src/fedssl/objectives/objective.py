@@ -28,7 +28,9 @@ class Objective(Choice):
         """The model to train: `encoder` and what the objective adds to it."""
         raise TypeError(f"{type(self).__name__} does not say how its model is built")
 
-    def loss(self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator) -> Tensor:
+    def loss(
+        self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
+    ) -> Tensor:
         """The scalar to minimise on one batch; `rng` (CPU) is for what the loss draws itself."""
         raise TypeError(f"{type(self).__name__} has no loss")
 

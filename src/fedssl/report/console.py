@@ -1,4 +1,4 @@
-"""What a person sees: a start panel, one line a round, a final table. Plain lines where there is no terminal."""
+"""What a person sees: a start panel, one line a round, a final table. Plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -96,12 +96,16 @@ def start_panel(info: RunInfo) -> Panel:
     test = f", {len(federation.test):,} test" if federation.test is not None else ""
     labels = f"{len(train.classes)} classes" if train.y is not None else "unlabeled"
     rows = Table.grid(padding=(0, 2))
-    rows.add_row("data", f"{train.name}: {len(train):,} train{test}, {height}×{width}×{train.channels}, {labels}")
+    rows.add_row(
+        "data", f"{train.name}: {len(train):,} train{test}, {height}×{width}×{train.channels}, {labels}"
+    )
     distance = info.earth_movers_distance
     apart = "" if distance is None else f", earth mover's distance {distance:.2f}"
     per_round = config.participation.per_round
     share = f"{per_round} per round" if isinstance(per_round, int) else f"{per_round:.0%} per round"
-    partition = "all images in one place" if config.method.pools_data else f"partition {config.partition.scheme}"
+    partition = (
+        "all images in one place" if config.method.pools_data else f"partition {config.partition.scheme}"
+    )
     rows.add_row("clients", f"{federation.clients}, {share}, {partition}{apart}")
     rows.add_row(
         "model",
@@ -114,7 +118,9 @@ def start_panel(info: RunInfo) -> Panel:
         f"of {config.train.epochs:g} epochs, batch {config.train.batch_size}, "
         f"{config.train.optimizer} {config.train.lr:g}",
     )
-    rows.add_row("machine", f"{info.device}, {config.engine.workers} worker(s) of {config.engine.threads} thread(s)")
+    rows.add_row(
+        "machine", f"{info.device}, {config.engine.workers} worker(s) of {config.engine.threads} thread(s)"
+    )
     labels_array = None if train.y is None else train.y.numpy()
     bars = Group(*text_bars(federation.parts, labels_array, train.classes))
     title = f"fedssl · {info.path}" + (f" · resumed after round {info.start}" if info.start else "")

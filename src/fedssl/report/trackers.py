@@ -13,7 +13,8 @@ from fedssl.report.listener import Listener, RunInfo
 
 def scalars(line: dict[str, Any]) -> dict[str, float]:
     """The numbers of a round that make curves."""
-    curves = {name: float(line[name]) for name in ("loss", "divergence", "seconds") if name in line}
+    shown = ("loss", "divergence", "seconds")
+    curves: dict[str, float] = {name: float(line[name]) for name in shown if name in line}
     curves |= {f"probe/{name}": float(value) for name, value in line.get("probe", {}).items()}
     curves["failed"] = float(len(line["failed"]))
     return curves

@@ -17,7 +17,8 @@ from fedssl.data.views import Views
 from fedssl.engines.loop import sample_clients
 from fedssl.engines.runner import build_network, find_device
 from fedssl.experiment import settled
-from fedssl.methods.training import autocast, make_optimizer
+from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.training import autocast
 from fedssl.rng import torch_rng
 
 BUDGET = 8.0  # seconds for all measurements together
@@ -25,7 +26,7 @@ QUICK = 0.5  # a step that takes longer is measured on smaller batches
 
 # Training images and their shape, of sets that would have to be downloaded to be counted.
 KNOWN = {
-    "digits": (1437, (8, 8, 1)),
+    "digits": (1438, (8, 8, 1)),
     "mnist5k": (4000, (28, 28, 1)),
     "cifar10": (50_000, (32, 32, 3)),
     "cifar100": (50_000, (32, 32, 3)),
@@ -122,7 +123,7 @@ class _Step:
         self.model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.train()
         objective = config.objective
-        self.optimizer = make_optimizer(objective.trained(self.model), config.train, config.train.lr)
+        self.optimizer = Optimizer(objective.trained(self.model), config.train, config.train.lr)
         self.views = Views(
             config.views,
             objective.views,
@@ -143,7 +144,7 @@ class _Step:
         views = self.views(pixels.to(self.device), self.rng)
         with autocast(self.device, self.config.train.precision):
             loss = objective.loss(self.model, views, labels, self.rng)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         objective.after_step(self.model)

@@ -32,9 +32,9 @@ def draw(results: Results, file: Path) -> bool:
     for number, (name, points) in enumerate(found.items()):
         _line(axes, name, points, number, band=figure.kind == "curve")
     if figure.kind == "sweep":
-        for number, (name, points) in enumerate(papers(results, figure).items()):
-            if points:
-                xs, ys = zip(*sorted(points.items()), strict=True)
+        for number, (name, known) in enumerate(papers(results, figure).items()):
+            if known:
+                xs, ys = zip(*sorted(known.items()), strict=True)
                 axes.plot(xs, ys, ls=":", marker="x", color=f"C{number % 10}", label=f"{name} (paper)")
         for name, level in levels(results, figure).items():
             axes.axhline(level, ls="--", lw=1, color="0.4")

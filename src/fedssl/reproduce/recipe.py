@@ -17,7 +17,6 @@ from fedssl.reproduce.files import find, read, recipe_files
 
 Scale = Literal["smoke", "mini", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "mini", "paper")
-PROTOCOLS = ("linear", "knn", "semi", "transfer", "personal")
 UNTRAINED = "untrained"  # in an ordering: the number of the same encoder before training
 ONLY_COLUMN = "accuracy"  # the column of a recipe that names none
 

@@ -33,7 +33,7 @@ class Outcome:
 
 
 def run_cells(
-    cells: Sequence[Cell], runs: Path, console: Console, told: Callable[[list[Outcome]], None]
+    cells: Sequence[Cell], runs: Path, console: Console, told: Callable[[list[Outcome]], object]
 ) -> list[Outcome]:
     """One outcome a cell; `told` hears of all that there are after each."""
     outcomes: list[Outcome] = []

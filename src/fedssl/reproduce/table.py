@@ -192,7 +192,7 @@ def _difference(judged: Judged) -> str:
     verdict = judged.verdict
     if verdict.mean is None:
         return NOTHING
-    if math.isinf(verdict.mean):
+    if not math.isfinite(verdict.mean):
         return "only one side reached it"
     around = "" if verdict.spread is None else f" ± {verdict.spread:.2f}"
     return f"{verdict.mean:+.2f}{around}"

@@ -1,0 +1,148 @@
+"""Angular divergence δ = cos(w_g, w_k) between the global model and a client's (L-DAWA, Eq. 2).
+
+Every fold measures it: some rules scale by it, and Fig. 4 of the paper follows it over the rounds.
+It must not depend on how many threads sum or on how tensors lie in memory, or two engines would
+disagree in the last bits; so products are summed in rows of a fixed length, and never by BLAS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+ROW = 4096  # products that are summed in the tensor's own precision; rows are summed in double
+PIECE = 32 * ROW  # elements handled at a time: three arrays of this size stay in a core's cache
+
+# In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
+SAFE = (1e-20, 1e30)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A client's layers beside the global ones."""
+
+    angles: dict[str, float]  # δ of each layer
+    angle: float  # δ of the whole model
+    _global: dict[str, Tensor] = field(repr=False)
+    _client: dict[str, Tensor] = field(repr=False)
+
+    def distance(self, layer: str) -> float:
+        """‖w_k − w_g‖ of one layer; zero only where they are equal."""
+        return _distance(self._global[layer], self._client[layer])
+
+
+class Reference:
+    """The global layers, laid out once per round for comparison with every client's."""
+
+    def __init__(self, previous: Mapping[str, Tensor], statistics: frozenset[str] = frozenset()) -> None:
+        self.layers = {
+            name: _flat(tensor)
+            for name, tensor in previous.items()
+            if tensor.is_floating_point() and name not in statistics
+        }
+        self._squares = _squares(self.layers.values())
+
+    @torch.no_grad()
+    def compare(self, state: Mapping[str, Tensor]) -> Comparison:
+        """Measure a client's layers, in one pass over them."""
+        theirs = {name: _flat(state[name].to(own.device, own.dtype)) for name, own in self.layers.items()}
+        pairs = list(zip(self.layers.values(), theirs.values(), strict=True))
+        dots, squares = _products(pairs)
+        sums = [
+            (dot, own, their) if _safe(own) and _safe(their) else _in_double(*pair)
+            for pair, dot, own, their in zip(pairs, dots, self._squares, squares, strict=True)
+        ]
+        angles = dict(zip(self.layers, (_cosine(*three) for three in sums), strict=True))
+        return Comparison(angles, _cosine(*map(sum, zip(*sums, strict=True))), self.layers, theirs)
+
+
+def angles(
+    previous: Mapping[str, Tensor], state: Mapping[str, Tensor], names: Iterable[str] | None = None
+) -> dict[str, float]:
+    """δ of each named layer (all floating tensors if none are named); 1 where either is all zeros."""
+    layers = previous if names is None else {name: previous[name] for name in names}
+    return Reference(layers).compare(state).angles
+
+
+def mean_angle(angles: Mapping[str, float]) -> float:
+    """The mean of δ over layers; 1 if there are none."""
+    return sum(angles.values()) / len(angles) if angles else 1.0
+
+
+def _cosine(dot: float = 0.0, own: float = 0.0, their: float = 0.0) -> float:
+    """δ from sums of products; where either vector is zero the cosine is undefined and δ is 1."""
+    length = math.sqrt(own) * math.sqrt(their)
+    return max(-1.0, min(1.0, dot / length)) if length else 1.0
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """One dimension in logical order, widened to single precision; a view where it can be."""
+    return tensor.detach().reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _pieces(size: int) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, row length): whole rows a piece at a time, then the rest as one short row."""
+    whole = size // ROW * ROW
+    for start in range(0, whole, PIECE):
+        yield start, min(start + PIECE, whole), ROW
+    if whole < size:
+        yield whole, size, size - whole
+
+
+def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[float], list[float]]:
+    """Σ a·b and Σ b·b of each pair. A piece comes from memory for the first sum, from cache for the second."""
+    dots: list[Tensor] = []
+    norms: list[Tensor] = []
+    scratch = {a.dtype: torch.empty(PIECE, dtype=a.dtype, device=a.device) for a, _ in pairs}
+    for a, b in pairs:
+        for start, stop, row in _pieces(a.numel()):
+            part, product = b[start:stop], scratch[a.dtype][: stop - start]
+            torch.mul(a[start:stop], part, out=product)
+            dots.append(product.view(-1, row).sum(1))
+            norms.append(torch.linalg.vector_norm(part.view(-1, row), dim=1))
+    sizes = [a.numel() for a, _ in pairs]
+    return _totals(_numbers(dots), sizes), _totals([norm * norm for norm in _numbers(norms)], sizes)
+
+
+def _squares(tensors: Collection[Tensor]) -> list[float]:
+    """Σ a·a of each."""
+    norms = [
+        torch.linalg.vector_norm(a[start:stop].view(-1, row), dim=1)
+        for a in tensors
+        for start, stop, row in _pieces(a.numel())
+    ]
+    return _totals([norm * norm for norm in _numbers(norms)], [a.numel() for a in tensors])
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    (square,) = _squares([b - a])
+    if a.dtype != torch.float64 and not _safe(square):
+        return _distance(a.double(), b.double())
+    return math.sqrt(square)
+
+
+def _numbers(rows: list[Tensor]) -> list[float]:
+    """All at once: on a GPU every look at a number waits for the device."""
+    numbers: list[float] = torch.cat(rows).tolist() if rows else []
+    return numbers
+
+
+def _totals(rows: list[float], sizes: list[int]) -> list[float]:
+    """Sums over the rows of tensors of these sizes, in double precision and in order."""
+    values = iter(rows)
+    return [sum(islice(values, -(-size // ROW))) for size in sizes]
+
+
+def _in_double(own: Tensor, their: Tensor) -> tuple[float, float, float]:
+    """Σ own·their, Σ own², Σ their² where single precision would not do."""
+    (dot,), (square,) = _products([(own.double(), their.double())])
+    return dot, _squares([own.double()])[0], square
+
+
+def _safe(square: float) -> bool:
+    return SAFE[0] < square < SAFE[1]

@@ -1,0 +1,21 @@
+"""The median of each coordinate over clients (Yin et al. 2018, Definition 1)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedssl.aggregation.robust import Robust, by_coordinate
+from fedssl.state import State
+
+
+class Median(Robust):
+    """Of an even number of clients, the mean of the middle two."""
+
+    def combine(self, states: list[State], layers: list[str]) -> State:
+        return by_coordinate(states, _median)
+
+
+def _median(values: Tensor) -> Tensor:
+    clients = values.shape[1]
+    ordered = values.sort(dim=1).values
+    return (ordered[:, (clients - 1) // 2] + ordered[:, clients // 2]) / 2

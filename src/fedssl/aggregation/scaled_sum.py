@@ -1,0 +1,149 @@
+"""The one mechanism behind all rules but the robust ones: a per-client, per-layer scale, then a sum.
+
+    new[l] = Σ_k mass_k[l] · factor_k[l] · w_k[l] / Σ_k mass_k[l]
+
+FedAvg has factor 1 and mass n_k; L-DAWA has factor δ_k and mass 1. Factor and mass depend on the
+global model and on one client only, so that a client can scale its own layers before it uploads
+them, and the server only sums (see secure.py). Masses are kept as logarithms: softmax(−L) needs
+e^−L for any L, and the inverse of a zero distance is e^∞, which outweighs all that is finite.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedssl.aggregation.angles import Comparison, Reference
+from fedssl.aggregation.rule import Fold, Rule, check, is_counter, sum_type
+from fedssl.state import State, Upload
+
+# Sums are kept relative to the mass of the first client, and rescaled only if a mass exceeds that
+# by e^40: floats have the same precision at every scale that is far from their largest and smallest.
+REACH = 40.0
+
+
+class Weight(NamedTuple):
+    """What one client's tensor counts for."""
+
+    factor: float
+    log_mass: float
+
+
+class ScaledSum(Rule):
+    """A rule that says what one layer of one client counts for, and nothing else."""
+
+    @abstractmethod
+    def weight(self, layer: str, compared: Comparison, upload: Upload) -> Weight:
+        """What this layer of this client counts for."""
+
+    def weights(self, compared: Comparison, upload: Upload) -> dict[str, Weight]:
+        """What each floating tensor of this client counts for: layers by the rule, statistics by samples."""
+        average = Weight(1.0, log_samples(upload))
+        return {
+            name: self.weight(name, compared, upload) if name in compared.angles else average
+            for name, tensor in upload.state.items()
+            if not is_counter(tensor)
+        }
+
+    def scale(
+        self,
+        previous: State,
+        upload: Upload,
+        statistics: frozenset[str] = frozenset(),
+        reference: float = 0.0,
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Scales and masses of a client's tensors, of which the new global ones are Σ scale·w / Σ mass.
+
+        `reference` is subtracted from the logarithm of every mass of a layer: all clients of a round
+        must use the same. For masses e^−L choose minus a typical loss.
+        """
+        check(previous, upload.state, f"upload of client {upload.client}")
+        weights = self.weights(Reference(previous, statistics).compare(upload.state), upload)
+        masses = {}
+        for name, weight in weights.items():
+            log_mass = weight.log_mass - (0.0 if name in statistics else reference)
+            if math.isfinite(log_mass) and abs(log_mass) > REACH:
+                raise ValueError(
+                    f"client {upload.client}: the mass of {name} is e^{log_mass:.0f}, which a sum of floats "
+                    f"cannot hold beside others: choose a reference near {weight.log_mass:.0f}"
+                )
+            masses[name] = math.exp(min(REACH, log_mass))
+        return {name: masses[name] * weight.factor for name, weight in weights.items()}, masses
+
+    def start(
+        self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
+    ) -> Fold:
+        return SummingFold(self.at(round), previous, statistics)
+
+    def at(self, round: int | None) -> ScaledSum:
+        """The rule in force in a round."""
+        return self
+
+
+class SummingFold(Fold):
+    """Holds one sum per tensor, however many uploads there are."""
+
+    def __init__(self, rule: ScaledSum, previous: State, statistics: frozenset[str]) -> None:
+        super().__init__(previous, statistics)
+        self.rule = rule
+        self._sums = {name: Sum(old) for name, old in previous.items() if not is_counter(old)}
+
+    def _add(self, upload: Upload, compared: Comparison) -> None:
+        for name, weight in self.rule.weights(compared, upload).items():
+            self._sums[name].add(upload.state[name], weight)
+
+    def _finish(self) -> State:
+        return {name: total.mean() for name, total in self._sums.items()}
+
+
+class Sum:
+    """Σ mass·factor·w and Σ mass of one tensor, both relative to e^reference."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._total: Tensor | None = None
+        self._mass = 0.0
+        self._reference = 0.0
+
+    def add(self, tensor: Tensor, weight: Weight) -> None:
+        tensor = tensor.to(self._like.device)
+        if self._total is None:
+            self._reference, self._mass = weight.log_mass, 1.0
+            wide = tensor.contiguous().to(sum_type(self._like))
+            self._total = torch.mul(wide, weight.factor)
+            return
+        if weight.log_mass > self._reference + REACH:
+            shrink = _ratio(self._reference, weight.log_mass)
+            self._total.mul_(shrink)
+            self._mass *= shrink
+            self._reference = weight.log_mass
+        mass = _ratio(weight.log_mass, self._reference)
+        self._total.add_(tensor, alpha=mass * weight.factor)
+        self._mass += mass
+
+    def mean(self) -> Tensor:
+        assert self._total is not None
+        return self._total if self._mass == 1.0 else self._total.div_(self._mass)
+
+
+def log_samples(upload: Upload) -> float:
+    """The mass of FedAvg: the number of samples."""
+    if upload.num_samples < 0:
+        raise ValueError(f"client {upload.client}: num_samples is {upload.num_samples}")
+    return math.log(upload.num_samples) if upload.num_samples else -math.inf
+
+
+def log_likelihood(upload: Upload) -> float:
+    """The mass of Loss: e^−L, so that masses over their sum are softmax(−L)."""
+    if not math.isfinite(upload.loss):
+        raise ValueError(f"client {upload.client}: loss is {upload.loss}")
+    return -upload.loss
+
+
+def _ratio(log_mass: float, reference: float) -> float:
+    """e^(log_mass − reference), where two infinite masses are equal."""
+    return 1.0 if log_mass == reference else math.exp(log_mass - reference)

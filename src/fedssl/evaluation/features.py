@@ -1,0 +1,87 @@
+"""Features of images from a frozen encoder, and what is asked of them before anything is fitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedssl.data.images import ImageSet
+from fedssl.data.views import plain
+from fedssl.errors import DataError
+
+if TYPE_CHECKING:
+    from fedssl.data.sets import Progress
+
+
+def extract(
+    encoder: nn.Module,
+    images: ImageSet,
+    *,
+    mean: float,
+    std: float,
+    batch_size: int = 256,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Features [N, D] of images without augmentation, float32 on the CPU; the encoder is left as it was."""
+    if not len(images):
+        raise DataError(f"no images to take features of in {images.name or 'this set'}")
+    training = {module: module.training for module in encoder.modules()}
+    encoder.eval()
+    features: Tensor | None = None
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(images), batch_size):
+                batch = images.x[start : start + batch_size].to(device)
+                count = len(batch)
+                # One row alone goes through other kernels, which round differently: it gets company.
+                batch = batch.expand(2, -1, -1, -1) if count == 1 else batch
+                output = encoder(plain(batch, mean, std))[:count]
+                if features is None:
+                    features = torch.empty(len(images), *output.shape[1:])
+                features[start : start + count] = output
+                if progress is not None:
+                    progress(start + count, len(images), "features")
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    assert features is not None
+    return features.clone()  # an inference tensor could not take part in autograd later
+
+
+def feature_std(features: Tensor) -> float:
+    """How far features spread: about 1 where they fill the sphere, 0 where they have collapsed.
+
+    The standard deviation of each dimension of l2-normalised features, averaged over dimensions and
+    times √D (Chen and He, Exploring simple Siamese representation learning, 2021, section 4.1).
+    """
+    unit = F.normalize(features.double(), dim=1)
+    return float(unit.std(dim=0, correction=0).mean() * features.shape[1] ** 0.5)
+
+
+def check_features(features: Tensor) -> None:
+    """Features are rows of finite numbers, at least one; a DataError says how many are not."""
+    if features.ndim != 2 or not features.numel():
+        raise DataError(f"features of shape {list(features.shape)}: rows of numbers [N, D] are needed")
+    finite = torch.isfinite(features)
+    if not bool(finite.all()):
+        values, rows = int((~finite).sum()), int((~finite).any(dim=1).sum())
+        raise DataError(
+            f"{values} of {features.numel()} feature values are NaN or infinite, in {rows} of {len(features)}"
+            " images: the encoder has diverged; train it with a smaller train.lr, or set train.clip"
+        )
+
+
+def check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:
+    """Features as above, with one label in 0 … classes − 1 for each row."""
+    check_features(features)
+    if labels.shape != (len(features),):
+        raise DataError(f"{len(features)} rows of features, but labels of shape {list(labels.shape)}")
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise DataError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but there are {classes} classes"
+            f" (0 to {classes - 1})"
+        )

@@ -1,0 +1,59 @@
+"""The kNN monitor: classes by the votes of the nearest training images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedssl.errors import ConfigError
+from fedssl.evaluation.features import check_features, check_labelled
+
+SIMILARITIES = 1 << 25  # held at a time, in float32: 128 MB
+
+
+@torch.no_grad()
+def predict(
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    classes: int,
+    *,
+    k: int = 20,
+    temperature: float = 0.1,
+    chunk: int | None = None,
+) -> Tensor:
+    """The class of each test feature, by weighted kNN (Wu et al. 2018, section 3.4).
+
+    The k training features with the greatest cosine vote for their class with weight exp(cos/T).
+    Of equally near neighbours the earlier ones count, of equal votes the lower class wins. `chunk`
+    test features are compared at a time; by default as many as keep the memory bounded.
+    """
+    if k < 1 or temperature <= 0:
+        raise ConfigError(f"k={k}, temperature={temperature}: kNN needs k ≥ 1 and a temperature above 0")
+    check_labelled(train_x, train_y, classes)
+    check_features(test_x)
+    train = F.normalize(train_x.float(), dim=1)
+    votes_for = F.one_hot(train_y.to(train.device), classes).double()
+    k = min(k, len(train))
+    chunk = chunk or max(1, SIMILARITIES // len(train))
+    predicted = []
+    for part in torch.split(test_x, chunk):
+        test = F.normalize(part.to(train.device, torch.float32), dim=1)
+        cosine, index = _nearest(test @ train.T, k)
+        # Relative to the nearest: the same votes, and no temperature is too low for exp.
+        weight = ((cosine - cosine[:, :1]).double() / temperature).exp()
+        predicted.append(torch.einsum("nk,nkc->nc", weight, votes_for[index]).argmax(dim=1).cpu())
+    return torch.cat(predicted)
+
+
+def _nearest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k greatest values of each row, largest first, and where; of equal ones the earlier."""
+    value, index = similarity.topk(min(k + 1, similarity.shape[1]), dim=1)
+    if k < value.shape[1]:
+        # topk chooses freely among equals: only where they straddle the k-th place does it matter.
+        tied = (value[:, k - 1] == value[:, k]).nonzero().squeeze(1)
+        if len(tied):
+            ordered, where = similarity[tied].sort(dim=1, descending=True, stable=True)
+            value[tied, :k], index[tied, :k] = ordered[:, :k], where[:, :k]
+    return value[:, :k], index[:, :k]

@@ -1,0 +1,90 @@
+"""Semi-supervised evaluation: the whole model is fine-tuned on a few labelled images."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedssl.data.images import ImageSet
+from fedssl.data.views import plain
+from fedssl.errors import ConfigError, DataError
+from fedssl.evaluation.features import check_features, extract
+from fedssl.evaluation.scores import Scores, score
+from fedssl.models.heads import mlp
+from fedssl.rng import derive, torch_rng
+
+if TYPE_CHECKING:
+    from fedssl.data.sets import Progress
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]  # uint8 images to normalised views, one of each
+
+
+def fine_tune(
+    encoder: nn.Module,
+    features: int,
+    labelled: ImageSet,
+    test: ImageSet,
+    *,
+    hidden: int = 512,
+    epochs: int = 100,
+    batch_size: int = 128,
+    lr: float = 1e-3,
+    augment: Augment | None,
+    mean: float,
+    std: float,
+    seed: int,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> Scores:
+    """Scores on `test` after training a copy of the encoder and a fresh two-layer head on `labelled`.
+
+    FedEMA, section 5.2: 100 epochs, batch 128, Adam 1e-3; the last epoch is reported.
+    """
+    classes = labelled.classes or test.classes
+    if labelled.y is None or test.y is None:
+        bare = labelled if labelled.y is None else test
+        raise DataError(f"fine-tuning needs labels, and {bare.name or 'one set'} has none")
+    if len(labelled) < 2 or batch_size < 2:
+        raise ConfigError(
+            f"{len(labelled)} labelled images in batches of {batch_size}:"
+            " BatchNorm needs at least two of both; label more images"
+        )
+    highest = max(int(labelled.y.max()), int(test.y.max()))
+    if highest >= len(classes):
+        raise DataError(
+            f"label {highest}, but only {len(classes)} classes have names: 0 to {len(classes) - 1}"
+        )
+    # The head's weights, and whatever the encoder draws itself (dropout), come from torch's own generators.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(derive(seed, "semi", "weights"))
+        head = mlp(features, hidden, len(classes))
+        model = nn.Sequential(copy.deepcopy(encoder), head).requires_grad_(True)
+        model.to(device).to(memory_format=torch.channels_last).train()
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        for epoch in range(epochs):
+            rng = torch_rng(seed, "semi", epoch)
+            for index in batches(len(labelled), batch_size, rng):
+                images = labelled.x[index].to(device)
+                views = plain(images, mean, std) if augment is None else augment(images, rng)
+                loss = F.cross_entropy(model(views), labelled.y[index].to(device))
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            if progress is not None:
+                progress(epoch + 1, epochs, "fine-tuning")
+        logits = extract(model, test, mean=mean, std=std, device=device)
+    check_features(logits)
+    return score(logits.argmax(dim=1), test.y, classes)
+
+
+def batches(count: int, batch_size: int, rng: torch.Generator) -> list[Tensor]:
+    """A random order cut into batches; a last image on its own joins the batch before it."""
+    parts = list(torch.split(torch.randperm(count, generator=rng), batch_size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts

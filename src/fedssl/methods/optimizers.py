@@ -1,0 +1,78 @@
+"""SGD, Adam and AdamW over lists of tensors, with PyTorch's own update functions.
+
+The classes of torch.optim import the compiler, which takes two seconds before the first step; the
+functions beneath them do not. An optimizer lives for one round, so it needs neither groups nor a
+state dict.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from fedssl.config import TrainConfig
+
+
+class Optimizer:
+    """The parameters that took gradients in the last backward pass are updated."""
+
+    def __init__(self, parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> None:
+        self.parameters, self.config, self.lr = parameters, config, lr
+        count = len(parameters)
+        self._momenta: list[Tensor | None] = [None] * count
+        self._averages = [torch.zeros_like(p) for p in parameters] if config.optimizer != "sgd" else []
+        self._squares = [torch.zeros_like(p) for p in parameters] if config.optimizer != "sgd" else []
+        self._steps = [torch.zeros(()) for _ in parameters]
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        moved = [index for index, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        parameters: list[Tensor] = [self.parameters[index] for index in moved]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.config.optimizer == "sgd":
+            self._sgd(moved, parameters, gradients)
+        else:
+            self._adam(moved, parameters, gradients)
+
+    def _sgd(self, moved: list[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        momenta = [self._momenta[index] for index in moved]
+        sgd(
+            parameters,
+            gradients,
+            momenta,
+            foreach=True,
+            weight_decay=self.config.weight_decay,
+            momentum=self.config.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for index, momentum in zip(moved, momenta, strict=True):
+            self._momenta[index] = momentum
+
+    def _adam(self, moved: list[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        update = adam if self.config.optimizer == "adam" else adamw
+        update(
+            parameters,
+            gradients,
+            [self._averages[index] for index in moved],
+            [self._squares[index] for index in moved],
+            [],
+            [self._steps[index] for index in moved],
+            foreach=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.lr,
+            weight_decay=self.config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )

@@ -1,0 +1,384 @@
+"""Views against torchvision's transforms, in distribution; and what they promise besides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from torchvision.transforms import RandomResizedCrop, v2
+
+from fedssl.config import ViewsConfig
+from fedssl.data.views import View, Views, distortion, plain, recipe
+from fedssl.errors import ConfigError, DataError
+from fedssl.rng import torch_rng
+
+RECIPES = ("simclr", "moco-v1", "byol", "mae", "supervised", "plain")
+SAMPLES = 3200
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small tensors, many calls: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def build(
+    name: str = "auto",
+    size: int | tuple[int, int] = 32,
+    channels: int = 3,
+    num_views: int = 2,
+    **options: float,
+) -> Views:
+    """Views of pixels in [0, 1]: without normalisation."""
+    sides = (size, size) if isinstance(size, int) else size
+    return Views(ViewsConfig(**options), name, sides, channels, 0.0, 1.0, num_views)
+
+
+def noise(count: int, size: int = 32, channels: int = 3) -> Tensor:
+    return torch.randint(
+        0, 256, (count, size, size, channels), dtype=torch.uint8, generator=torch_rng(0, "noise", size)
+    )
+
+
+def structured(size: int = 12) -> Tensor:
+    """One image [H, W, 3] with gradients, a bright corner and strong colours."""
+    y, x = torch.meshgrid(torch.linspace(0, 1, size), torch.linspace(0, 1, size), indexing="ij")
+    image = torch.stack((0.9 * x, 0.2 + 0.5 * y * x, 0.6 * (1 - y)), -1)
+    image[: size // 3, : size // 3] = torch.tensor([0.95, 0.8, 0.1])
+    return image.mul(255).round().byte()
+
+
+def ours(views: Views, image: Tensor, samples: int = SAMPLES) -> list[Tensor]:
+    """So many samples of each view of one image, in batches of 16."""
+    batch, rng = image.expand(16, *image.shape), torch_rng(0, "views")
+    return [torch.cat(view) for view in zip(*(views(batch, rng) for _ in range(samples // 16)), strict=True)]
+
+
+@cache
+def torchvision_samples(view: View) -> Tensor:
+    """As many of the same image from torchvision, one at a time."""
+    image = structured().permute(2, 0, 1).float() / 255
+    size = list(image.shape[1:])
+    colours = [
+        v2.RandomApply([v2.ColorJitter(*view.jitter)], view.jitter_p),
+        v2.RandomGrayscale(view.grey),
+    ]
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(size, (view.crop_min, view.crop_max), view.ratio),
+            v2.RandomHorizontalFlip(view.flip),
+            *(reversed(colours) if view.grey_first else colours),
+            v2.RandomApply([v2.GaussianBlur(3, view.blur_sigma)], view.blur),
+            v2.RandomSolarize(0.5, view.solarize),
+        ]
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return torch.stack([transform(image) for _ in range(SAMPLES)])
+
+
+def assert_share(count: int, of: int, chance: float) -> None:
+    """A share within 4.5 standard deviations of a binomial."""
+    assert abs(count - of * chance) <= 4.5 * math.sqrt(of * chance * (1 - chance)) + 1e-9
+
+
+def assert_same_distribution(a: Tensor, b: Tensor) -> None:
+    """Kolmogorov-Smirnov; rounded, so that the same crop (there are few) gives the same number in both."""
+    first, second = (x.mul(1000).round().numpy() for x in (a, b))
+    assert stats.ks_2samp(first, second, method="asymp").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("simclr", 0), ("moco-v1", 0), ("byol", 0), ("byol", 1), ("mae", 0)]
+)
+def test_views_have_torchvisions_distribution(name: str, index: int) -> None:
+    mine = ours(build(name, 12), structured())[index]
+    theirs = torchvision_samples(recipe(name)[index])
+    # Every pixel of every channel: its mean, and its spread.
+    error = ((mine.var(0) + theirs.var(0)) / SAMPLES).sqrt()
+    assert ((mine.mean(0) - theirs.mean(0)).abs() / error).max() < 5
+    assert (mine.std(0) / theirs.std(0)).log().abs().max() < 0.12
+    # Every image: brightness and contrast per channel, and the colour between channels.
+    measures: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda x: x.mean((2, 3)),
+        lambda x: x.std((2, 3)),
+        lambda x: (x - x.roll(1, dims=1)).abs().mean((2, 3)),
+    )
+    for measure in measures:
+        for values in zip(measure(mine).T, measure(theirs).T, strict=True):
+            assert_same_distribution(*values)
+
+
+def ramps(size: int = 32) -> Tensor:
+    """An image whose red is the column and whose green is the row, times 8."""
+    line = torch.arange(size, dtype=torch.uint8) * 8
+    return torch.stack(
+        (line.expand(size, size), line[:, None].expand(size, size), torch.zeros(size, size).byte()), -1
+    )
+
+
+def test_crops_seen_in_the_images_have_torchvisions_areas_ratios_and_places() -> None:
+    x = torch.cat(ours(build("mae"), ramps(), 1600)) * 255 / 8  # in pixels
+    steps = torch.stack((x[:, 0, 16, 16] - x[:, 0, 16, 15], x[:, 1, 16, 16] - x[:, 1, 15, 16]))
+    width, height = steps.abs() * 32
+    left = (x[:, 0, 16, 15] + x[:, 0, 16, 16]) / 2 - width / 2 + 0.5
+    top = (x[:, 1, 15, 16] + x[:, 1, 16, 16]) / 2 - height / 2 + 0.5
+    assert_share(int((steps[0] < 0).sum()), 3200, 0.5)
+    assert (steps[1] > 0).all()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        reference = [
+            RandomResizedCrop.get_params(torch.empty(3, 32, 32), (0.2, 1), (3 / 4, 4 / 3)) for _ in x
+        ]
+    their_top, their_left, their_height, their_width = torch.tensor(reference).T
+    assert_same_distribution(width * height, their_width * their_height)
+    assert_same_distribution(width / height, their_width / their_height)
+    assert_same_distribution(left, their_left)
+    assert_same_distribution(top, their_top)
+
+
+def test_supervised_crops_move_by_up_to_an_eighth_into_black() -> None:
+    image = torch.full((32, 32, 3), 255, dtype=torch.uint8)
+    (x,) = ours(build("supervised", num_views=1, flip=0.0), image, 1600)
+    black = x[:, 0] < 0.5
+    seen = black.all(2).sum(1), black.all(1).sum(1)  # rows and columns of black
+    for margin in seen:
+        assert margin.max() == 4
+        assert_share(int((margin == 0).sum()), 1600, 1 / 9)  # of -4 … 4
+        assert_share(int((margin == 4).sum()), 1600, 2 / 9)
+    assert torch.corrcoef(torch.stack(seen).float())[0, 1].abs() < 0.1
+
+
+def test_without_a_shift_supervised_views_are_the_images_or_their_mirror() -> None:
+    images = noise(40)
+    (x,) = build("supervised", num_views=1, flip=1.0)(images, torch_rng(0))
+    unshifted = [i for i in range(40) if torch.allclose(x[i], plain(images, 0, 1)[i].flip(2), atol=1e-4)]
+    shifted = [
+        i
+        for i in range(40)
+        if (x[i, :, [0, -1]] == 0).all(2).any() or (x[i, :, :, [0, -1]] == 0).all(1).any()
+    ]
+    assert sorted(unshifted + shifted) == list(range(40))
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.2, 1.0])
+def test_as_many_are_grey_solarized_flipped_and_blurred_as_asked(chance: float) -> None:
+    image = structured()
+    original = plain(image[None], 0, 1)
+
+    def changed(**options: float) -> int:
+        (x,) = ours(build("plain", 12, num_views=1, **options), image, 1600)
+        return int(((x - original).abs().amax((1, 2, 3)) > 1e-3).sum())
+
+    assert_share(changed(grey=chance), 1600, chance)
+    assert_share(changed(solarize=chance), 1600, chance)
+    assert_share(changed(flip=chance), 1600, chance)
+    assert_share(
+        changed(blur=chance), 1600, chance * (2.0 - 0.26) / 1.9
+    )  # below 0.26 a blur is too weak to see
+
+
+def test_grey_images_have_equal_channels_and_solarized_ones_no_white() -> None:
+    (grey,) = build("plain", num_views=1, grey=1.0)(noise(4), torch_rng(0))
+    assert torch.equal(grey[:, 0], grey[:, 1])
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    (solarized,) = build("plain", num_views=1, solarize=1.0)(noise(4), torch_rng(0))
+    assert solarized.max() <= 0.5 + 1e-6
+
+
+def test_jitter_leaves_its_share_alone() -> None:
+    (x,) = ours(build("simclr", 12, num_views=1, crop_min=1.0, flip=0.0, grey=0.0), structured(), 1600)
+    same = (x - plain(structured()[None], 0, 1)).abs().amax((1, 2, 3)) < 1e-3
+    assert_share(int(same.sum()), 1600, 0.2)
+
+
+def test_byol_blurs_the_first_view_and_solarizes_some_of_the_second() -> None:
+    first, second = build("byol").views
+    assert (first.blur, first.solarize) == (1.0, 0.0)
+    assert (second.blur, second.solarize) == (0.1, 0.2)
+    images = noise(400, 8)
+    sharp = plain(images, 0, 1).diff(dim=3).abs().mean((1, 2, 3))
+    views = build("byol", 8, crop_min=1.0, jitter=0.0, grey=0.0, num_views=3)(images, torch_rng(0))
+    blurred = [int((view.diff(dim=3).abs().mean((1, 2, 3)) < 0.95 * sharp).sum()) for view in views]
+    bright = [int((view.amax((1, 2, 3)) > 0.51).sum()) for view in views]
+    assert blurred[0] > 300  # all but those with a small sigma
+    assert blurred[2] > 300  # a third view is like the first
+    assert bright[0] == bright[2] == 400
+    assert_share(400 - bright[1], 400, 0.2)
+
+
+def test_recipes_are_the_published_ones() -> None:
+    (small,), (large,) = recipe("simclr", 32), recipe("simclr", 64)
+    assert (small.jitter, small.jitter_p, small.blur) == (pytest.approx((0.4, 0.4, 0.4, 0.1)), 0.8, 0.0)
+    assert (large.jitter, large.blur, large.grey) == (pytest.approx((0.8, 0.8, 0.8, 0.2)), 0.5, 0.2)
+    assert (small.crop_min, small.crop_max, small.ratio, small.flip) == (0.08, 1.0, (3 / 4, 4 / 3), 0.5)
+    (moco,) = recipe("moco-v1")
+    assert (moco.crop_min, moco.jitter, moco.jitter_p, moco.grey) == (0.2, (0.4,) * 4, 1.0, 0.2)
+    assert [view.jitter for view in recipe("byol")] == [(0.4, 0.4, 0.2, 0.1)] * 2
+    assert recipe("mae") == (View(crop_min=0.2, flip=0.5),)
+    assert recipe("plain") == (View(),)
+
+
+def test_auto_is_the_objectives_recipe_and_a_chosen_one_wins() -> None:
+    assert Views(ViewsConfig(), "mae", (32, 32), 3, 0.5, 0.25).views == recipe("mae") * 2
+    assert Views(ViewsConfig(recipe="plain"), "mae", (32, 32), 3, 0.5, 0.25).views == recipe("plain") * 2
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_overrides_hold_for_every_view_of_every_recipe(name: str) -> None:
+    options = {"crop_min": 0.5, "flip": 0.25, "jitter": 2.0, "grey": 0.1, "blur": 0.6, "solarize": 0.3}
+    views = build(name, **options)
+    for view in views.views:
+        assert (view.crop_min, view.flip, view.grey, view.blur, view.solarize) == (0.5, 0.25, 0.1, 0.6, 0.3)
+        assert view.jitter == distortion(2.0)
+    assert len(views(noise(3), torch_rng(0))) == 2
+
+
+@pytest.mark.parametrize("option", ["blur", "grey", "solarize", "flip", "jitter"])
+@pytest.mark.parametrize("name", ["mae", "plain", "supervised"])
+def test_an_override_adds_what_the_recipe_lacks(name: str, option: str) -> None:
+    without = build(name, num_views=1, **{option: 0.0})(noise(20), torch_rng(0))[0]
+    added = build(name, num_views=1, **{option: 1.0})(noise(20), torch_rng(0))[0]
+    changed = (without - added).abs().amax((1, 2, 3)) > 1e-3
+    assert changed.sum() >= (10 if option == "jitter" else 18)  # jitter skips a fifth, blur can be weak
+
+
+def test_a_strong_jitter_stays_within_what_hue_and_factors_allow() -> None:
+    (x,) = build("plain", num_views=1, jitter=5.0)(noise(64), torch_rng(0))
+    assert x.isfinite().all()
+    assert x.min() >= -1e-5
+    assert x.max() <= 1 + 1e-5
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
+    views, images = build("byol", grey=0.5), noise(20)
+    first, again, other = (views(images, torch_rng(seed)) for seed in (0, 0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_a_generator_goes_on_from_batch_to_batch() -> None:
+    views, images, rng = build("simclr"), noise(4), torch_rng(0)
+    assert not torch.equal(views(images, rng)[0], views(images, rng)[0])
+
+
+@pytest.mark.parametrize("name", ["simclr", "byol", "supervised"])
+def test_bits_depend_neither_on_threads_nor_on_how_many_are_worked_on_at_a_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views, images = build(name), noise(70)
+    expected = views(images, torch_rng(0))
+    for threads, pixels in ((1, 1), (2, 1 << 12), (2, 1 << 16), (1, 1 << 20)):
+        torch.set_num_threads(threads)
+        monkeypatch.setattr(Views, "PIXELS", pixels)
+        again = views(images, torch_rng(0))
+        assert all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))
+
+
+def test_global_random_numbers_are_not_touched() -> None:
+    before = torch.random.get_rng_state()
+    build("byol")(noise(4), torch_rng(0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_every_image_and_every_view_has_parameters_of_its_own() -> None:
+    image = noise(1).expand(64, 32, 32, 3)
+    x = torch.cat(build("simclr")(image, torch_rng(0)))
+    assert len({image.numpy().tobytes() for image in x}) == 128
+
+
+def test_the_batch_is_left_as_it_was() -> None:
+    images = noise(8)
+    before = images.clone()
+    build("byol")(images, torch_rng(0))
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_views_are_float_channels_last_and_normalised(name: str) -> None:
+    images = noise(6)
+    raw = build(name)(images, torch_rng(0))
+    views = Views(ViewsConfig(), name, (32, 32), 3, 0.4, 0.2)(images, torch_rng(0))
+    for x, y in zip(raw, views, strict=True):
+        assert y.dtype == torch.float32
+        assert y.shape == (6, 3, 32, 32)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(y, (x - 0.4) / 0.2, atol=1e-5, rtol=0)
+
+
+def test_plain_by_hand() -> None:
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3)
+    x = plain(images, 0.5, 0.25)
+    torch.testing.assert_close(x.flatten(), torch.tensor([-2.0, -1.2, 2.0]))
+    assert x.shape == (1, 3, 1, 1)
+
+
+def test_plain_recipe_is_plain_and_channels_last() -> None:
+    images = noise(5, 8)[:, ::2]  # not contiguous
+    views = Views(ViewsConfig(), "plain", (4, 8), 3, 0.5, 0.25)(images, torch_rng(0))
+    for x in (*views, plain(images, 0.5, 0.25)):
+        assert torch.equal(x, plain(images.contiguous(), 0.5, 0.25))
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(x, (images.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (8, 8), (28, 28), (20, 50), (96, 96)])
+def test_any_size_works(size: tuple[int, int], channels: int, name: str) -> None:
+    images = torch.randint(0, 256, (5, *size, channels), dtype=torch.uint8, generator=torch_rng(0))
+    views = build(name, size, channels, num_views=3, blur=0.5, solarize=0.5)(images, torch_rng(0))
+    assert len(views) == 3
+    for x in views:
+        assert x.shape == (5, channels, *size)
+        assert x.is_contiguous(memory_format=torch.channels_last)
+        assert x.isfinite().all()
+        assert x.min() >= -1e-5
+        assert x.max() <= 1 + 1e-5
+
+
+def test_one_channel_sees_the_same_crops_and_brightness_as_three() -> None:
+    grey = noise(16, channels=1)
+    (one,) = build("simclr", channels=1, num_views=1)(grey, torch_rng(0))
+    (three,) = build("simclr", num_views=1)(grey.expand(16, 32, 32, 3), torch_rng(0))
+    torch.testing.assert_close(one.expand(16, 3, 32, 32), three, atol=2e-3, rtol=0)  # luma sums to 0.9999
+
+
+def test_an_empty_batch_gives_empty_views() -> None:
+    assert [x.shape for x in build("byol")(noise(4)[:0], torch_rng(0))] == [(0, 3, 32, 32)] * 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", RECIPES)
+def test_views_are_the_same_on_a_gpu(name: str) -> None:
+    on_cpu, on_gpu = (build(name)(noise(16).to(device), torch_rng(0)) for device in ("cpu", "cuda"))
+    for x, y in zip(on_cpu, on_gpu, strict=True):
+        assert y.device.type == "cuda"
+        torch.testing.assert_close(x, y.cpu(), atol=1e-3, rtol=0)
+
+
+def test_wrong_images_are_refused() -> None:
+    views = build("simclr")
+    with pytest.raises(DataError, match=r"\[B, 32, 32, 3\], not of float32 \[2, 32, 32, 3\]"):
+        views(noise(2).float(), torch_rng(0))
+    with pytest.raises(DataError, match=r"not of uint8 \[2, 28, 28, 3\]"):
+        views(noise(2, 28), torch_rng(0))
+    with pytest.raises(DataError, match=r"not of uint8 \[2, 3, 32, 32\]"):
+        views(noise(2).permute(0, 3, 1, 2), torch_rng(0))
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean simclr"):
+        recipe("simcler")
+    with pytest.raises(DataError, match="4 channels: set data"):
+        build("simclr", channels=4)
+    with pytest.raises(ConfigError, match="num_views=0"):
+        build("simclr", num_views=0)

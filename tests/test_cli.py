@@ -1,0 +1,125 @@
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedssl.cli import main
+from tests.small import arguments, small_run
+
+
+def fedssl(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "fedssl.cli", *words], capture_output=True, text=True, **options
+    )
+
+
+def test_a_misspelt_value_exits_2_and_names_the_right_one():
+    done = fedssl("run", "objective.name=simclrr")
+    assert done.returncode == 2
+    assert "did you mean simclr" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["runn"], "did you mean run"),
+        (["run", "rounds"], "no config file rounds"),
+        (["run", "none.toml"], "no config file"),
+        (["run", "data.name=digitss"], "did you mean digits"),
+        (["run", "model.encoder=resnet9"], "resnet"),
+        (["run", "device=gpu"], "device"),
+        (["list", "methodss"], "did you mean methods"),
+        (["eval", "nowhere", "--protocol", "linear"], "not a run"),
+        (["resume", "nowhere"], "not a run"),
+        (["reproduce", "fedema-table99"], "did you mean fedema-table"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(words, said, capsys):
+    assert main(words) in (1, 2)
+    said_so = capsys.readouterr().err
+    assert said in said_so
+    assert said_so.count("\n") == 1
+
+
+def test_help_answers_without_pytorch():
+    code = "import sys; from fedssl.cli import main; main(['--help']); assert 'torch' not in sys.modules"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "fedssl COMMAND" in shown
+
+
+def test_run_help_lists_every_key(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    shown = capsys.readouterr().out
+    for key in (
+        "train.lr = 0.05",
+        "method.tau = 0.7",
+        "partition.alpha",
+        "engine.workers",
+        "objective.temperature",
+    ):
+        assert key in shown
+
+
+def test_list_shows_everything(capsys):
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for name in (
+        "fedema",
+        "barlow-twins",
+        "l-dawa",
+        "mnist5k",
+        "dirichlet-bounded",
+        "resnet18",
+        "fedema-table1",
+    ):
+        assert name in shown
+
+
+def test_run_and_eval_by_command(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    words = arguments(**{"probe.protocol": "linear", "rounds": 2})
+    assert main(["run", *words, "--out", out]) == 0
+    shown = capsys.readouterr().out
+    for part in ("earth mover's distance", "round 2/2", "untrained", "the run lies in"):
+        assert part in shown
+    assert main(["eval", out, "--protocol", "knn", "probe.neighbours=5"]) == 0
+    assert "per class" in capsys.readouterr().out
+    stored = json.loads((tmp_path / "run" / "evaluations.jsonl").read_text())
+    assert stored["protocol"] == "knn"
+    assert stored["overrides"] == {"probe.neighbours": 5}
+
+
+def test_eval_refuses_keys_that_would_mean_nothing(tmp_path, capsys):
+    run = small_run(tmp_path / "run", rounds=1)
+    assert main(["eval", str(run.path), "train.lr=1"]) == 2
+    assert "no meaning in an evaluation" in capsys.readouterr().err
+
+
+def test_quiet_says_nothing(tmp_path, capsys):
+    assert main(["run", *arguments(rounds=1), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
+    import signal
+
+    out = tmp_path / "run"
+    words = arguments(rounds=500, **{"checkpoint.every": 1})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedssl.cli", "run", *words, "--out", str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "resume" in said
+    assert "Traceback" not in said
