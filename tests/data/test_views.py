@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
-from torchvision.transforms import RandomResizedCrop, v2
+from torchvision import transforms
 
 from fedssl.config import ViewsConfig
 from fedssl.data.views import View, Views, distortion, plain, recipe
@@ -18,7 +19,7 @@ from fedssl.errors import ConfigError, DataError
 from fedssl.rng import torch_rng
 
 RECIPES = ("simclr", "moco-v1", "byol", "mae", "supervised", "plain")
-SAMPLES = 3200
+SAMPLES = 3008
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def build(
     size: int | tuple[int, int] = 32,
     channels: int = 3,
     num_views: int = 2,
-    **options: float,
+    **options: Any,
 ) -> Views:
     """Views of pixels in [0, 1]: without normalisation."""
     sides = (size, size) if isinstance(size, int) else size
@@ -57,9 +58,9 @@ def structured(size: int = 12) -> Tensor:
 
 
 def ours(views: Views, image: Tensor, samples: int = SAMPLES) -> list[Tensor]:
-    """So many samples of each view of one image, in batches of 16."""
-    batch, rng = image.expand(16, *image.shape), torch_rng(0, "views")
-    return [torch.cat(view) for view in zip(*(views(batch, rng) for _ in range(samples // 16)), strict=True)]
+    """So many samples of each view of one image, in batches of 32."""
+    batch, rng = image.expand(32, *image.shape), torch_rng(0, "views")
+    return [torch.cat(view) for view in zip(*(views(batch, rng) for _ in range(samples // 32)), strict=True)]
 
 
 @cache
@@ -68,16 +69,16 @@ def torchvision_samples(view: View) -> Tensor:
     image = structured().permute(2, 0, 1).float() / 255
     size = list(image.shape[1:])
     colours = [
-        v2.RandomApply([v2.ColorJitter(*view.jitter)], view.jitter_p),
-        v2.RandomGrayscale(view.grey),
+        transforms.RandomApply([transforms.ColorJitter(*view.jitter)], view.jitter_p),
+        transforms.RandomGrayscale(view.grey),
     ]
-    transform = v2.Compose(
+    transform = transforms.Compose(
         [
-            v2.RandomResizedCrop(size, (view.crop_min, view.crop_max), view.ratio),
-            v2.RandomHorizontalFlip(view.flip),
+            transforms.RandomResizedCrop(size, (view.crop_min, view.crop_max), view.ratio),
+            transforms.RandomHorizontalFlip(view.flip),
             *(reversed(colours) if view.grey_first else colours),
-            v2.RandomApply([v2.GaussianBlur(3, view.blur_sigma)], view.blur),
-            v2.RandomSolarize(0.5, view.solarize),
+            transforms.RandomApply([transforms.GaussianBlur(3, view.blur_sigma)], view.blur),
+            transforms.RandomSolarize(0.5, view.solarize),
         ]
     )
     with torch.random.fork_rng(devices=[]):
@@ -91,8 +92,9 @@ def assert_share(count: int, of: int, chance: float) -> None:
 
 
 def assert_same_distribution(a: Tensor, b: Tensor) -> None:
-    """Kolmogorov-Smirnov; rounded, so that the same crop (there are few) gives the same number in both."""
-    first, second = (x.mul(1000).round().numpy() for x in (a, b))
+    """Kolmogorov-Smirnov, with noise far above rounding: few crops are possible, so there are many ties."""
+    rng = torch_rng(0, "ties")
+    first, second = ((x + 1e-3 * torch.rand(x.shape, generator=rng)).numpy() for x in (a, b))
     assert stats.ks_2samp(first, second, method="asymp").pvalue > 1e-4
 
 
@@ -102,10 +104,11 @@ def assert_same_distribution(a: Tensor, b: Tensor) -> None:
 def test_views_have_torchvisions_distribution(name: str, index: int) -> None:
     mine = ours(build(name, 12), structured())[index]
     theirs = torchvision_samples(recipe(name)[index])
-    # Every pixel of every channel: its mean, and its spread.
-    error = ((mine.var(0) + theirs.var(0)) / SAMPLES).sqrt()
-    assert ((mine.mean(0) - theirs.mean(0)).abs() / error).max() < 5
-    assert (mine.std(0) / theirs.std(0)).log().abs().max() < 0.12
+    # Every pixel of every channel: its mean and its variance, within 5 standard errors.
+    centre = theirs.mean(0)
+    for first, second in ((mine, theirs), ((mine - centre).square(), (theirs - centre).square())):
+        error = ((first.var(0) + second.var(0)) / SAMPLES).sqrt()
+        assert ((first.mean(0) - second.mean(0)).abs() / error).max() < 5
     # Every image: brightness and contrast per channel, and the colour between channels.
     measures: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda x: x.mean((2, 3)),
@@ -136,7 +139,8 @@ def test_crops_seen_in_the_images_have_torchvisions_areas_ratios_and_places() ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         reference = [
-            RandomResizedCrop.get_params(torch.empty(3, 32, 32), (0.2, 1), (3 / 4, 4 / 3)) for _ in x
+            transforms.RandomResizedCrop.get_params(torch.empty(3, 32, 32), (0.2, 1), (3 / 4, 4 / 3))
+            for _ in x
         ]
     their_top, their_left, their_height, their_width = torch.tensor(reference).T
     assert_same_distribution(width * height, their_width * their_height)
@@ -174,7 +178,7 @@ def test_as_many_are_grey_solarized_flipped_and_blurred_as_asked(chance: float) 
     image = structured()
     original = plain(image[None], 0, 1)
 
-    def changed(**options: float) -> int:
+    def changed(**options: Any) -> int:
         (x,) = ours(build("plain", 12, num_views=1, **options), image, 1600)
         return int(((x - original).abs().amax((1, 2, 3)) > 1e-3).sum())
 
@@ -217,8 +221,9 @@ def test_byol_blurs_the_first_view_and_solarizes_some_of_the_second() -> None:
 
 def test_recipes_are_the_published_ones() -> None:
     (small,), (large,) = recipe("simclr", 32), recipe("simclr", 64)
-    assert (small.jitter, small.jitter_p, small.blur) == (pytest.approx((0.4, 0.4, 0.4, 0.1)), 0.8, 0.0)
-    assert (large.jitter, large.blur, large.grey) == (pytest.approx((0.8, 0.8, 0.8, 0.2)), 0.5, 0.2)
+    assert list(small.jitter) == pytest.approx([0.4, 0.4, 0.4, 0.1])
+    assert list(large.jitter) == pytest.approx([0.8, 0.8, 0.8, 0.2])
+    assert (small.jitter_p, small.blur, large.blur, large.grey) == (0.8, 0.0, 0.5, 0.2)
     assert (small.crop_min, small.crop_max, small.ratio, small.flip) == (0.08, 1.0, (3 / 4, 4 / 3), 0.5)
     (moco,) = recipe("moco-v1")
     assert (moco.crop_min, moco.jitter, moco.jitter_p, moco.grey) == (0.2, (0.4,) * 4, 1.0, 0.2)
@@ -234,7 +239,14 @@ def test_auto_is_the_objectives_recipe_and_a_chosen_one_wins() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_overrides_hold_for_every_view_of_every_recipe(name: str) -> None:
-    options = {"crop_min": 0.5, "flip": 0.25, "jitter": 2.0, "grey": 0.1, "blur": 0.6, "solarize": 0.3}
+    options: dict[str, Any] = {
+        "crop_min": 0.5,
+        "flip": 0.25,
+        "jitter": 2.0,
+        "grey": 0.1,
+        "blur": 0.6,
+        "solarize": 0.3,
+    }
     views = build(name, **options)
     for view in views.views:
         assert (view.crop_min, view.flip, view.grey, view.blur, view.solarize) == (0.5, 0.25, 0.1, 0.6, 0.3)
@@ -245,10 +257,12 @@ def test_overrides_hold_for_every_view_of_every_recipe(name: str) -> None:
 @pytest.mark.parametrize("option", ["blur", "grey", "solarize", "flip", "jitter"])
 @pytest.mark.parametrize("name", ["mae", "plain", "supervised"])
 def test_an_override_adds_what_the_recipe_lacks(name: str, option: str) -> None:
-    without = build(name, num_views=1, **{option: 0.0})(noise(20), torch_rng(0))[0]
-    added = build(name, num_views=1, **{option: 1.0})(noise(20), torch_rng(0))[0]
+    without, added = (
+        Views(ViewsConfig(**{option: value}), name, (32, 32), 3, 0.0, 1.0)(noise(20), torch_rng(0))[0]
+        for value in (0.0, 1.0)
+    )
     changed = (without - added).abs().amax((1, 2, 3)) > 1e-3
-    assert changed.sum() >= (10 if option == "jitter" else 18)  # jitter skips a fifth, blur can be weak
+    assert changed.sum() >= 10  # jitter skips a fifth, and a blur can be too weak to see
 
 
 def test_a_strong_jitter_stays_within_what_hue_and_factors_allow() -> None:

@@ -168,8 +168,8 @@ def test_recipes_are_listed_in_the_order_of_their_numbers() -> None:
 
 def test_listing_recipes_does_not_load_torch() -> None:
     code = (
-        "import sys; from fedssl.reproduce.recipe import titles; titles(); from fedssl.reproduce import reproduce; "
-        "sys.exit('torch' in sys.modules)"
+        "import sys; from fedssl.reproduce.recipe import titles; titles(); "
+        "from fedssl.reproduce import reproduce; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -19,7 +19,7 @@ def test_three_seeds_that_do_not_agree_leave_it_open() -> None:
 
 
 def test_one_dissenter_of_four_keeps_it_open_but_not_of_five() -> None:
-    # The largest t that four differences with one sign against can have is 3 (p = 0.058); of five it is 4 (0.016).
+    # With one sign against, t is at most 3 for four differences (p = 0.058), and 4 for five (p = 0.016).
     assert judge([1, 1, 1, -1e-6]).word == "undecided"
     five = judge([1, 1, 1, 1, -1e-6])
     assert five.word == "held"

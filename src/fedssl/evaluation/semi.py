@@ -57,7 +57,7 @@ def fine_tune(
     highest = max(int(labelled.y.max()), int(test.y.max()))
     if highest >= len(classes):
         raise DataError(
-            f"label {highest}, but only {len(classes)} classes have names: 0 to {len(classes) - 1}"
+            f"label {highest}, but only {len(classes)} classes have names (0 to {len(classes) - 1})"
         )
     # The head's weights, and whatever the encoder draws itself (dropout), come from torch's own generators.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

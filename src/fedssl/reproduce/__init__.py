@@ -89,7 +89,7 @@ def _run(
 
 
 def _write(results: Results, out: Path, final: bool) -> None:
-    """After every cell, so that a table that is stopped has what there is; the picture comes at the end."""
+    """After every run, so that a table that is stopped has what there is; the picture comes at the end."""
     from fedssl.reproduce.figure import draw
     from fedssl.reproduce.table import as_json, markdown
     from fedssl.storage import write_atomic, write_json

@@ -36,15 +36,14 @@ def draw(results: Results, file: Path) -> bool:
             if known:
                 xs, ys = zip(*sorted(known.items()), strict=True)
                 axes.plot(xs, ys, ls=":", marker="x", color=f"C{number % 10}", label=f"{name} (paper)")
-        for name, level in levels(results, figure).items():
-            axes.axhline(level, ls="--", lw=1, color="0.4")
-            axes.annotate(
-                name, (0.995, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", size=8
-            )
+        for number, (name, level) in enumerate(levels(results, figure).items()):
+            axes.axhline(level, ls=("--", "-.", ":")[number % 3], lw=1.2, color="0.3", label=name)
     counts = results.measure(results.rows[0], results.columns[0]).counts
     y_label = (
         LABELS.get(figure.y, figure.y) if figure.kind == "curve" else "rounds" if counts else "accuracy, %"
     )
+    if figure.kind == "curve":
+        axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel(figure.x_label or ("round" if figure.kind == "curve" else ""))
     axes.set_ylabel(figure.y_label or y_label)
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± standard deviation"
@@ -94,13 +93,15 @@ def curves(results: Results, figure: Figure) -> dict[str, Points]:
     """A line for each row and column over rounds; `clients.KEY`: for each client of them."""
     found: dict[str, Points] = {}
     per_client = figure.y.startswith("clients.")
+    alone = len(list(_drawn(results, figure))) == 1
     for row, column in _drawn(results, figure):
         name = _named(row.name, column, results)
         for outcome in results.at(row.name, column.name):
             if not outcome.error:
                 for line in lines(outcome.path / "metrics.jsonl"):
                     for whose, value in _values(line, figure.y):
-                        label = f"{name}, client {whose}" if per_client else name
+                        client = f"client {whose}" if alone else f"{name}, client {whose}"
+                        label = client if per_client else name
                         points = found.setdefault(label, defaultdict(list))
                         points[line["round"]].append(value)
     return found

@@ -5,6 +5,7 @@ Reading recipes needs neither PyTorch nor the config's parts, so that `fedssl li
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -274,37 +275,32 @@ class Comparison(Options):
     worse: Place
     relation: Literal[">", ">="]
     by: float
+    counts: bool  # rounds or epochs: fewer are better
 
 
 def comparisons(recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
     """Every pair of every ordering whose cells exist at this scale."""
-    rows = [row.name for row in recipe.rows_at(scale)]
-    columns = [column.name for column in recipe.columns_at(scale)]
+    rows = {row.name: row for row in recipe.rows_at(scale)}
+    columns = {column.name: column for column in recipe.columns_at(scale)}
     for ordering in recipe.orderings:
-        named = [
-            side
-            for side in (*ordering.better, *ordering.worse)
-            if isinstance(side, str) and side != UNTRAINED
-        ]
-        by_row = named[0] in {row.name for row in recipe.rows}
+        sides = (*ordering.better, *ordering.worse)
+        by_row = any(side in {row.name for row in recipe.rows} for side in sides)
         places = (ordering.columns or columns) if by_row else (ordering.rows or rows)
-        for where in places:
-            for better in ordering.better:
-                for worse in ordering.worse:
-                    pair = [_place(better, worse, where, by_row), _place(worse, better, where, by_row)]
-                    if all(
-                        place.number is not None or (place.row in rows and place.column in columns)
-                        for place in pair
-                    ):
-                        yield Comparison(
-                            text=_text(better, worse, ordering),
-                            claim=ordering.claim,
-                            where=where,
-                            better=pair[0],
-                            worse=pair[1],
-                            relation=ordering.relation,
-                            by=ordering.by,
-                        )
+        for where, better, worse in itertools.product(places, ordering.better, ordering.worse):
+            pair = (_place(better, worse, where, by_row), _place(worse, better, where, by_row))
+            cells = [place for place in pair if place.number is None]
+            if all(place.row in rows and place.column in columns for place in cells):
+                counts = recipe.measure_of(rows[cells[0].row], columns[cells[0].column]).counts
+                yield Comparison(
+                    text=_text(better, worse, ordering, counts),
+                    claim=ordering.claim,
+                    where=where,
+                    better=pair[0],
+                    worse=pair[1],
+                    relation=ordering.relation,
+                    by=ordering.by,
+                    counts=counts,
+                )
 
 
 def _place(side: Side, other: Side, where: str, by_row: bool) -> Place:
@@ -316,7 +312,9 @@ def _place(side: Side, other: Side, where: str, by_row: bool) -> Place:
     return Place(row=row, column=column, untrained=untrained)
 
 
-def _text(better: Side, worse: Side, ordering: Ordering) -> str:
-    sign = {">": ">", ">=": "≥"}[ordering.relation]
-    margin = f" {'+' if ordering.by > 0 else '−'} {abs(ordering.by):g}" if ordering.by else ""
-    return f"{better} {sign} {worse}{margin}"
+def _text(better: Side, worse: Side, ordering: Ordering, counts: bool) -> str:
+    """`a > b`; of rounds, fewer are better: `a < b`."""
+    signs = {">": "<", ">=": "≤"} if counts else {">": ">", ">=": "≥"}
+    more = ordering.by < 0 if counts else ordering.by > 0
+    margin = f" {'+' if more else '−'} {abs(ordering.by):g}" if ordering.by else ""
+    return f"{better} {signs[ordering.relation]} {worse}{margin}"

@@ -64,9 +64,8 @@ class Results:
         return [self._judge(comparison) for comparison in comparisons(self.recipe, self.scale)]
 
     def _judge(self, comparison: Comparison) -> Judged:
-        cell = comparison.worse if comparison.better.number is not None else comparison.better
-        # Fewer rounds are better: the difference changes its sign.
-        sign = -1 if self.measure(cell.row, cell.column).counts else 1
+        # The difference is what is better by: fewer rounds, more accuracy.
+        sign = -1 if comparison.counts else 1
         better, worse = self._seeds(comparison.better), self._seeds(comparison.worse)
         differences = [sign * (better[seed] - worse[seed]) for seed in sorted(better.keys() & worse.keys())]
         paper = [self._paper(place) for place in (comparison.better, comparison.worse)]

@@ -35,7 +35,7 @@ class Outcome:
 def run_cells(
     cells: Sequence[Cell], runs: Path, console: Console, told: Callable[[list[Outcome]], object]
 ) -> list[Outcome]:
-    """One outcome a cell; `told` hears of all that there are after each."""
+    """One outcome a cell; `told` hears of all that there are after each run."""
     outcomes: list[Outcome] = []
     failed: dict[Path, str] = {}
     began, worked = time.monotonic(), 0
@@ -55,7 +55,8 @@ def run_cells(
         console.print(
             _line(number, len(cells), outcomes[-1], reused, time.monotonic() - start, left), markup=False
         )
-        told(outcomes)
+        if not reused:
+            told(outcomes)
     return outcomes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fedssl.report.console import duration
@@ -23,7 +24,7 @@ def markdown(results: Results, picture: str = "") -> str:
         f"# {heading(results)}",
         recipe.paper,
         f"Scale `{results.scale}`, {results.seeds} seed{'s' * (results.seeds > 1)}: "
-        f"mean ± standard deviation (seeds). {_unit(results)}",
+        f"mean ± standard deviation (seeds). {_unit(results)} {_images(results)}",
         f"    {command(results)}",
         table(results),
         f"![{recipe.title}]({picture})" if picture else "",
@@ -99,7 +100,7 @@ def orderings(results: Results) -> str:
     judged = results.orderings()
     if not judged:
         return ""
-    head = ["claim", "where", "difference", "paper", "p", "verdict"]
+    head = ["claim", "where", "better by", "paper", "p", "verdict"]
     body = [
         [
             f"{each.comparison.claim}: {each.comparison.text}"
@@ -176,6 +177,16 @@ def _unit(results: Results) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
+def _images(results: Results) -> str:
+    """Whose images these are: below the paper's scale, columns keep the names that the paper gives them."""
+    found = {}
+    for outcome in results.outcomes:
+        data = outcome.cell.config.data
+        name = Path(data.root).name if data.name == "npz" else data.name
+        found[name if not data.limit else f"{data.limit:,} of {name}"] = True
+    return f"Images: {', '.join(found)}." if found else ""
+
+
 def _untrained(results: Results, column: str) -> str:
     """One number if all rows begin from the same encoders, else the range."""
     rows = [numbers for row in results.rows if (numbers := results.untrained(row, column))]
@@ -221,7 +232,8 @@ def _settings(results: Results) -> str:
     apart = []
     for kind, parts in (("row", recipe.rows_at(scale)), ("column", recipe.columns_at(scale))):
         for part in parts:
-            own = dict(flat(overlay(overlay({}, part.config), part.scale.get(scale, {}))))
+            layers = overlay(overlay({}, part.config), part.scale.get(scale, {}))
+            own = {key: value for key, value in flat(layers) if common.get(key) != value}
             if own:
                 apart.append(
                     f"- {kind} {part.name}: " + ", ".join(f"`{key} = {_toml(own[key])}`" for key in own)

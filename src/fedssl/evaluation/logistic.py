@@ -1,0 +1,101 @@
+"""The minimum of penalised multinomial logistic regression, by preconditioned L-BFGS.
+
+The logits are linear in the weights, so a step needs two products with the features and no more,
+however often the line search looks along it. The preconditioner is the second derivative at zero
+weights, without its coupling of classes: features of an encoder are strongly correlated, and without
+it that takes three times as many steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+MEMORY = 10  # steps that L-BFGS remembers
+MOST_STEPS = 1000
+
+
+def minimise(x: Tensor, truth: Tensor, penalty: Tensor, tolerance: float) -> tuple[Tensor, bool]:
+    """Weights [C, D] of features x [N, D] for one-hot truth [C, N], and whether they converged.
+
+    They minimise mean cross-entropy + ½ Σ penalty · weights², with a penalty [D] for each feature,
+    and have converged when no entry of the gradient exceeds the tolerance.
+    """
+    classes, rows = truth.shape
+    second = (x.T @ x).mul_((1 - 1 / classes) / classes / rows)
+    second.diagonal().add_(penalty.clamp_min(1e-8))
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(second))
+    weight, logits = torch.zeros(classes, x.shape[1], dtype=x.dtype), torch.zeros_like(truth)
+    gradient = _gradient(x, truth, logits.softmax(dim=0), weight, penalty)
+    steps: deque[Step] = deque(maxlen=MEMORY)
+    for _ in range(MOST_STEPS):
+        if float(gradient.abs().max()) <= tolerance:
+            return weight, True
+        direction = _inverse_times(gradient, steps, inverse).neg_()
+        along = (x @ direction.T).T.contiguous()
+        rest = float((penalty * weight * direction).sum()) - _dot(truth, along) / rows
+        bend = float((penalty * direction.square()).sum())
+        length, probability = _search(logits, along, _dot(gradient, direction), rest, bend)
+        step = direction.mul_(length)
+        weight = weight + step
+        logits.add_(along, alpha=length)
+        before, gradient = gradient, _gradient(x, truth, probability, weight, penalty)
+        steps.append(Step(step, gradient - before, inverse))
+    return weight, False
+
+
+class Step:
+    """A step that was made, and how it changed the gradient."""
+
+    def __init__(self, step: Tensor, change: Tensor, inverse: Tensor) -> None:
+        self.step, self.change = step, change
+        self.product = _dot(step, change)  # positive: the function is strictly convex
+        self.scale = self.product / _dot(change, change @ inverse)
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float(torch.dot(a.view(-1), b.view(-1)))
+
+
+def _gradient(x: Tensor, truth: Tensor, probability: Tensor, weight: Tensor, penalty: Tensor) -> Tensor:
+    return (probability.sub_(truth) @ x).div_(len(x)).addcmul_(penalty, weight)
+
+
+def _inverse_times(gradient: Tensor, steps: deque[Step], inverse: Tensor) -> Tensor:
+    """The inverse second derivative times the gradient (Nocedal and Wright, 2006, algorithm 7.4)."""
+    result, shares = gradient.clone(), []
+    for past in reversed(steps):
+        shares.append(_dot(past.step, result) / past.product)
+        result.sub_(past.change, alpha=shares[-1])
+    result = result @ inverse
+    if steps:
+        result.mul_(steps[-1].scale)
+    for past, share in zip(steps, reversed(shares), strict=True):
+        result.add_(past.step, alpha=share - _dot(past.change, result) / past.product)
+    return result
+
+
+def _search(logits: Tensor, along: Tensor, start: float, rest: float, bend: float) -> tuple[float, Tensor]:
+    """How far to go, and the probabilities there: Newton's method, within what encloses the minimum.
+
+    The function is convex, so its slope only rises, from `start` < 0 at length 0. At any length it is
+    the mean of the expected change of the logits + `rest` + length · `bend`.
+    """
+    rows = logits.shape[1]
+    low, high, length = 0.0, torch.inf, 1.0
+    for _ in range(30):
+        probability = torch.add(logits, along, alpha=length).softmax(dim=0)
+        weighted = probability * along
+        expected = weighted.sum(dim=0)
+        slope = float(expected.sum()) / rows + rest + length * bend
+        if abs(slope) <= CLOSE * abs(start):
+            break
+        low, high = (length, high) if slope < 0 else (low, length)
+        rise = (_dot(weighted, along) - _dot(expected, expected)) / rows + bend
+        length = min(length - slope / rise, 10 * length) if rise > 0 else high
+        if not low < length < high:
+            length = (low + high) / 2 if high < torch.inf else 2 * low
+    return length, probability
+CLOSE=0.1

@@ -1,0 +1,49 @@
+import math
+
+import pytest
+import torch
+
+from fedssl.config import TrainConfig
+from fedssl.methods.training import batches, learning_rate
+from fedssl.rng import torch_rng
+
+
+def taken(images, batch_size, epochs, seed=0):
+    return [positions.tolist() for positions in batches(images, batch_size, epochs, torch_rng(seed, "order"))]
+
+
+def test_an_epoch_takes_every_image_at_most_once_and_all_that_fill_batches():
+    for step in (0, 3):
+        epoch = taken(10, 3, 2)[step : step + 3]
+        seen = [position for batch in epoch for position in batch]
+        assert len(seen) == len(set(seen)) == 9
+    assert taken(10, 3, 2)[:3] != taken(10, 3, 2)[3:]  # shuffled anew
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 4), (0.5, 2), (0.01, 1), (2.25, 9)])
+def test_a_fraction_of_an_epoch_is_a_fraction_of_its_steps(epochs, steps):
+    assert len(taken(16, 4, epochs)) == steps
+
+
+def test_a_small_client_trains_on_all_of_its_images_at_once():
+    assert sorted(taken(5, 64, 1)[0]) == [0, 1, 2, 3, 4]
+
+
+def test_one_image_makes_a_batch_of_two():
+    assert taken(1, 64, 2) == [[0, 0], [0, 0]]
+
+
+def test_learning_rates_by_hand():
+    cosine = TrainConfig(lr=0.2, schedule="cosine")
+    assert learning_rate(cosine, 1, 10) == 0.2
+    assert learning_rate(cosine, 6, 10) == pytest.approx(0.1)
+    assert learning_rate(cosine, 10, 10) == pytest.approx(0.1 * (1 + math.cos(0.9 * math.pi)))
+    step = TrainConfig(lr=1.0, schedule="step")
+    assert [learning_rate(step, number, 10) for number in (6, 7, 8, 9)] == [1.0, 0.1, 0.1, 0.01]
+    assert learning_rate(TrainConfig(lr=0.3, schedule="constant"), 9, 10) == 0.3
+
+
+def test_batches_are_the_same_for_the_same_purpose():
+    assert taken(50, 8, 1) == taken(50, 8, 1)
+    assert taken(50, 8, 1) != taken(50, 8, 1, seed=1)
+    assert torch.is_tensor(next(iter(batches(4, 2, 1, torch_rng(0, "x")))))
