@@ -76,6 +76,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    # After a large block was freed, as in every training step, the allocator keeps memory for reuse
+    # instead of asking the system for new pages again and again.
+    torch.ones(1 << 22)
     shape = (options.batch, options.side, options.side, 3)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch_rng(0, "images"))
     print(f"2 views of {options.batch} images of {options.side}×{options.side}×3, {options.threads} threads")

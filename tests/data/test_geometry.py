@@ -49,7 +49,9 @@ def test_sampling_a_crop_equals_cutting_it_out_and_resizing_it(size: tuple[int, 
 
 def test_reversed_columns_are_a_flip() -> None:
     images = torch.rand(2, 3, 5, 7, generator=torch_rng(0, "images"))
-    rows, columns = torch.arange(5.0).expand(2, 5), torch.arange(7.0).expand(2, 7)
+    rows, columns = (
+        geometry.positions(torch.zeros(2), torch.full((2,), float(side)), side) for side in (5, 7)
+    )
     torch.testing.assert_close(geometry.sample(images, rows, columns), images)
     torch.testing.assert_close(geometry.sample(images, rows, columns.flip(1)), images.flip(3))
 
@@ -104,10 +106,9 @@ def test_an_area_of_one_is_no_crop_in_that_view_only() -> None:
 
 
 def test_positions_by_hand() -> None:
-    # Two pixels, from 3 on, drawn over four: centres at 3.5 ± 0.5 ± 0.25, clamped to the two pixels' own.
-    assert geometry.positions(torch.tensor([3.0]), torch.tensor([2.0]), 4).tolist() == [
-        [3.0, 3.25, 3.75, 4.0]
-    ]
+    # Two pixels, 1 and 2, over the four of a line: at 1 + (0, 1/4, 3/4, 1). Pixel p is at (2p + 1) / 4 - 1.
+    found = geometry.positions(torch.tensor([1.0]), torch.tensor([2.0]), 4)
+    torch.testing.assert_close(found, torch.tensor([[-0.25, -0.125, 0.125, 0.25]]))
 
 
 @pytest.mark.parametrize("side", [2, 3, 8, 28, 32, 64, 96, 224])

@@ -2,21 +2,23 @@
 
 Every fold measures it: some rules scale by it, and Fig. 4 of the paper follows it over the rounds.
 It must not depend on how many threads sum or on how tensors lie in memory, or two engines would
-disagree in the last bits; so products are summed in rows of a fixed length, and never by BLAS.
+disagree in the last bits. So products are summed over rows of a fixed length, each by one thread:
+BLAS splits only what is longer, and a loop over rows beats it at that (see benchmarks/aggregation.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 ROW = 4096  # products that are summed in the tensor's own precision; rows are summed in double
-PIECE = 32 * ROW  # elements handled at a time: three arrays of this size stay in a core's cache
+PIECE = 32 * ROW  # elements handled at a time: two arrays of this size stay in a core's cache
 
 # In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
 SAFE = (1e-20, 1e30)
@@ -45,17 +47,16 @@ class Reference:
             for name, tensor in previous.items()
             if tensor.is_floating_point() and name not in statistics
         }
-        self._squares = _squares(self.layers.values())
+        self._squares = [square for _, square in _products([(own, own) for own in self.layers.values()])]
 
     @torch.no_grad()
     def compare(self, state: Mapping[str, Tensor]) -> Comparison:
         """Measure a client's layers, in one pass over them."""
         theirs = {name: _flat(state[name].to(own.device, own.dtype)) for name, own in self.layers.items()}
         pairs = list(zip(self.layers.values(), theirs.values(), strict=True))
-        dots, squares = _products(pairs)
         sums = [
             (dot, own, their) if _safe(own) and _safe(their) else _in_double(*pair)
-            for pair, dot, own, their in zip(pairs, dots, self._squares, squares, strict=True)
+            for pair, own, (dot, their) in zip(pairs, self._squares, _products(pairs), strict=True)
         ]
         angles = dict(zip(self.layers, (_cosine(*three) for three in sums), strict=True))
         return Comparison(angles, _cosine(*map(sum, zip(*sums, strict=True))), self.layers, theirs)
@@ -85,6 +86,26 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32))
 
 
+def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
+    """(Σ a·b, Σ b·b) of each pair; the large ones are shared out among threads, the largest first."""
+    threads = torch.get_num_threads()
+    large = [index for index, (a, _) in enumerate(pairs) if a.numel() >= PIECE] if threads > 1 else []
+    large.sort(key=lambda index: -pairs[index][0].numel())
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = {index: pool.submit(_product, *pairs[index]) for index in large}
+        return [jobs[i].result() if i in jobs else _product(*pair) for i, pair in enumerate(pairs)]
+
+
+def _product(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """(Σ a·b, Σ b·b). A piece comes from memory for the first sum, and from cache for the second."""
+    dot = square = 0.0
+    for start, stop, row in _pieces(a.numel()):
+        part = b[start:stop].view(-1, row)
+        dot += _inner(a[start:stop].view(-1, row), part)
+        square += _inner(part, part)
+    return dot, square
+
+
 def _pieces(size: int) -> Iterator[tuple[int, int, int]]:
     """(start, stop, row length): whole rows a piece at a time, then the rest as one short row."""
     whole = size // ROW * ROW
@@ -94,54 +115,28 @@ def _pieces(size: int) -> Iterator[tuple[int, int, int]]:
         yield whole, size, size - whole
 
 
-def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[float], list[float]]:
-    """Σ a·b and Σ b·b of each pair. A piece comes from memory for the first sum, from cache for the second."""
-    dots: list[Tensor] = []
-    norms: list[Tensor] = []
-    scratch = {a.dtype: torch.empty(PIECE, dtype=a.dtype, device=a.device) for a, _ in pairs}
-    for a, b in pairs:
-        for start, stop, row in _pieces(a.numel()):
-            part, product = b[start:stop], scratch[a.dtype][: stop - start]
-            torch.mul(a[start:stop], part, out=product)
-            dots.append(product.view(-1, row).sum(1))
-            norms.append(torch.linalg.vector_norm(part.view(-1, row), dim=1))
-    sizes = [a.numel() for a, _ in pairs]
-    return _totals(_numbers(dots), sizes), _totals([norm * norm for norm in _numbers(norms)], sizes)
-
-
-def _squares(tensors: Collection[Tensor]) -> list[float]:
-    """Σ a·a of each."""
-    norms = [
-        torch.linalg.vector_norm(a[start:stop].view(-1, row), dim=1)
-        for a in tensors
-        for start, stop, row in _pieces(a.numel())
-    ]
-    return _totals([norm * norm for norm in _numbers(norms)], [a.numel() for a in tensors])
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    (square,) = _squares([b - a])
-    if a.dtype != torch.float64 and not _safe(square):
-        return _distance(a.double(), b.double())
-    return math.sqrt(square)
-
-
-def _numbers(rows: list[Tensor]) -> list[float]:
-    """All at once: on a GPU every look at a number waits for the device."""
-    numbers: list[float] = torch.cat(rows).tolist() if rows else []
-    return numbers
-
-
-def _totals(rows: list[float], sizes: list[int]) -> list[float]:
-    """Sums over the rows of tensors of these sizes, in double precision and in order."""
-    values = iter(rows)
-    return [sum(islice(values, -(-size // ROW))) for size in sizes]
+def _inner(a: Tensor, b: Tensor) -> float:
+    """Σ a·b of two matrices, row by row."""
+    if a.device.type == "cpu":
+        rows = np.matmul(a.numpy()[:, None, :], b.numpy()[:, :, None])
+        return float(rows.sum(dtype=np.float64))
+    return float(sum((a * b).sum(1).tolist()))
 
 
 def _in_double(own: Tensor, their: Tensor) -> tuple[float, float, float]:
     """Σ own·their, Σ own², Σ their² where single precision would not do."""
-    (dot,), (square,) = _products([(own.double(), their.double())])
-    return dot, _squares([own.double()])[0], square
+    dot, square = _product(own.double(), their.double())
+    return dot, _product(own.double(), own.double())[1], square
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    square = 0.0
+    for start, stop, row in _pieces(a.numel()):
+        difference = (b[start:stop] - a[start:stop]).view(-1, row)
+        square += _inner(difference, difference)
+    if a.dtype != torch.float64 and not _safe(square):
+        return _distance(a.double(), b.double())
+    return math.sqrt(square)
 
 
 def _safe(square: float) -> bool:

@@ -51,7 +51,7 @@ def hue_(images: Tensor, shift: Tensor) -> Tensor:
     hue = torch.add(green, blue).sub_(red).sub_(lo).div_(chroma).add_(1 / 6)
     distance = torch.sub(green, blue)
     torch.copysign(hue, distance, out=hue)
-    hue.add_(_each(shift + 1).squeeze(1)).frac_()  # + 1: of what is positive, frac is the remainder
+    hue.add_((shift + 1).view(-1, 1, 1)).frac_()  # + 1: of what is positive, frac is the remainder
     # red = lo + chroma · (|hue - 1/2| - 1/6); green, blue = lo + chroma · (1/3 - |hue - n/3|), n = 1, 2
     lo.sub_(chroma, alpha=1 / 6)
     torch.sub(hue, 1 / 2, out=distance).abs_().clamp_(1 / 6, 1 / 3)
@@ -69,9 +69,9 @@ def greyscale_(images: Tensor) -> Tensor:
     return images.copy_(luma(images))
 
 
-def solarize_(images: Tensor, threshold: float = 0.5) -> Tensor:
-    """Invert what is at least as bright as the threshold."""
-    return images.copy_(torch.where(images >= threshold, 1 - images, images))
+def solarize_(images: Tensor) -> Tensor:
+    """Invert what is at least 0.5: then everything is the smaller of itself and its inverse."""
+    return torch.minimum(images, 1 - images, out=images)
 
 
 def luma(images: Tensor) -> Tensor:
@@ -83,4 +83,4 @@ def luma(images: Tensor) -> Tensor:
 
 
 def _each(values: Tensor) -> Tensor:
-    return values[:, None, None, None]
+    return values.view(-1, 1, 1, 1)

@@ -63,28 +63,28 @@ def central(size: tuple[int, int], ratio: tuple[float, float]) -> tuple[int, int
 
 
 def positions(start: Tensor, length: Tensor, side: int) -> Tensor:
-    """Where `side` evenly spaced pixels of a crop lie in the image: [..., side], in its pixels.
+    """Where the pixels of a crop, resized to all of a line of `side` pixels, lie in it: [..., side].
 
-    What lies beyond the outermost centres of the crop's pixels repeats them, as it does when the
-    crop is cut out first and resized then.
+    From -1 to 1 between the outer edges of the line, as `sample` wants it. What lies beyond the
+    centres of the crop's first and last pixel repeats them, as in cutting it out and then resizing.
     """
     share = (torch.arange(side) + 0.5) / side
-    inside = (length[..., None] * share).sub_(0.5).clamp_min_(0)
-    return inside.minimum(length[..., None] - 1).add_(start[..., None])
+    pixel = (length[..., None] * share).sub_(0.5).clamp_min_(0).minimum(length[..., None] - 1)
+    return pixel.add_(start[..., None] + 0.5).mul_(2 / side).sub_(1)
 
 
 def sample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Bilinear values of the images where rows [N, H] and columns [N, W] cross; black outside."""
     shape = (len(images), rows.shape[1], columns.shape[1])
-    # grid_sample counts from -1 to 1 between the outer edges of the border pixels, x before y.
-    x = ((2 * columns + 1) / images.shape[3] - 1)[:, None, :].expand(shape)
-    y = ((2 * rows + 1) / images.shape[2] - 1)[:, :, None].expand(shape)
-    return functional.grid_sample(images, torch.stack((x, y), -1), align_corners=False)
+    grid = torch.stack((columns.unsqueeze(1).expand(shape), rows.unsqueeze(2).expand(shape)), -1)
+    return functional.grid_sample(images, grid, align_corners=False)
 
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Gaussian blur with standard deviations [N], reflected at the borders."""
-    rows, columns = (gaussian(sigma, side)[:, None] for side in images.shape[2:])
+    height, width = images.shape[2:]
+    rows = gaussian(sigma, height)[:, None]
+    columns = rows if width == height else gaussian(sigma, width)[:, None]
     return rows @ (images @ columns.mT)
 
 

@@ -137,7 +137,7 @@ class Views:
 class Draw:
     """The random parameters of V views of every image of a batch. Masks stay on the CPU."""
 
-    rows: Tensor  # [V, B, H]: where the rows of the view lie in the image
+    rows: Tensor  # [V, B, H]: where the rows of the view lie in the image (see geometry.positions)
     columns: Tensor  # [V, B, W]
     order: list[list[int]]  # of the four steps of the jitter, for each view
     factors: Tensor  # [4, V, B]: of brightness, contrast, saturation and hue
@@ -196,16 +196,18 @@ JITTER = (colour.brightness_, colour.contrast_, colour.saturation_, colour.hue_)
 def make(view: View, source: Tensor, draw: Draw, index: int, part: slice) -> Tensor:
     """View number `index` of images [N, C, H, W] in [0, 1], which are `part` of the batch."""
     x = geometry.sample(source, draw.rows[index, part], draw.columns[index, part])
-    grey, blur, solarize = draw.grey[index, part], draw.blur[index, part], draw.solarize[index, part]
-    if view.grey_first:
-        _some(x, grey, lambda chosen, _: colour.greyscale_(chosen))
+    if view.grey and view.grey_first:
+        _some(x, draw.grey[index, part], lambda chosen, _: colour.greyscale_(chosen))
     for step in draw.order[index]:
         if view.jitter[step]:
             JITTER[step](x, draw.factors[step, index, part])
-    if not view.grey_first:
-        _some(x, grey, lambda chosen, _: colour.greyscale_(chosen))
-    _some(x, blur, lambda chosen, which: geometry.blur(chosen, draw.sigma[index, part][which]))
-    _some(x, solarize, lambda chosen, _: colour.solarize_(chosen))
+    if view.grey and not view.grey_first:
+        _some(x, draw.grey[index, part], lambda chosen, _: colour.greyscale_(chosen))
+    if view.blur:
+        sigma = draw.sigma[index, part]
+        _some(x, draw.blur[index, part], lambda chosen, which: geometry.blur(chosen, sigma[which]))
+    if view.solarize:
+        _some(x, draw.solarize[index, part], lambda chosen, _: colour.solarize_(chosen))
     return x
 
 
@@ -213,4 +215,4 @@ def _some(x: Tensor, chosen: Tensor, step: Callable[[Tensor, Tensor], Tensor]) -
     """Do `step` to the chosen [N] images only; it is told their indices too."""
     which = chosen.nonzero().squeeze(1).to(x.device)
     if len(which):
-        x.index_copy_(0, which, step(x[which], which))
+        x.index_copy_(0, which, step(x.index_select(0, which), which))

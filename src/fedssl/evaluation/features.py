@@ -66,8 +66,9 @@ def check_features(features: Tensor) -> None:
     """Features are rows of finite numbers, at least one; a DataError says how many are not."""
     if features.ndim != 2 or not features.numel():
         raise DataError(f"features of shape {list(features.shape)}: rows of numbers [N, D] are needed")
-    finite = torch.isfinite(features)
-    if not bool(finite.all()):
+    # A sum in double precision is finite where all numbers are, and several times as quick to look at.
+    if not bool(features.sum(dtype=torch.float64).isfinite()):
+        finite = features.isfinite()
         values, rows = int((~finite).sum()), int((~finite).any(dim=1).sum())
         raise DataError(
             f"{values} of {features.numel()} feature values are NaN or infinite, in {rows} of {len(features)}"

@@ -15,26 +15,31 @@ from torch import Tensor
 
 MEMORY = 10  # steps that L-BFGS remembers
 MOST_STEPS = 1000
+CLOSE = 0.3  # a slope so much smaller than at the start ends a line search
 
 
-def minimise(x: Tensor, truth: Tensor, penalty: Tensor, tolerance: float) -> tuple[Tensor, bool]:
+def minimise(
+    x: Tensor, products: Tensor, truth: Tensor, penalty: Tensor, tolerance: float
+) -> tuple[Tensor, bool]:
     """Weights [C, D] of features x [N, D] for one-hot truth [C, N], and whether they converged.
 
     They minimise mean cross-entropy + ½ Σ penalty · weights², with a penalty [D] for each feature,
-    and have converged when no entry of the gradient exceeds the tolerance.
+    and have converged when no entry of the gradient exceeds the tolerance. `products` is xᵀx. Only
+    products with x are in its precision, all else is double.
     """
     classes, rows = truth.shape
-    second = (x.T @ x).mul_((1 - 1 / classes) / classes / rows)
-    second.diagonal().add_(penalty.clamp_min(1e-8))
+    second = products.double() * ((1 - 1 / classes) / classes / rows)
+    rounding = 1e-6 * float(second.diagonal().sum())
+    second.diagonal().add_(penalty.clamp_min(rounding))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(second))
-    weight, logits = torch.zeros(classes, x.shape[1], dtype=x.dtype), torch.zeros_like(truth)
+    weight, logits = torch.zeros(classes, x.shape[1], dtype=torch.float64), torch.zeros_like(truth)
     gradient = _gradient(x, truth, logits.softmax(dim=0), weight, penalty)
     steps: deque[Step] = deque(maxlen=MEMORY)
     for _ in range(MOST_STEPS):
         if float(gradient.abs().max()) <= tolerance:
             return weight, True
         direction = _inverse_times(gradient, steps, inverse).neg_()
-        along = (x @ direction.T).T.contiguous()
+        along = (x @ direction.T.to(x.dtype)).T.contiguous().double()
         rest = float((penalty * weight * direction).sum()) - _dot(truth, along) / rows
         bend = float((penalty * direction.square()).sum())
         length, probability = _search(logits, along, _dot(gradient, direction), rest, bend)
@@ -60,7 +65,8 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 
 def _gradient(x: Tensor, truth: Tensor, probability: Tensor, weight: Tensor, penalty: Tensor) -> Tensor:
-    return (probability.sub_(truth) @ x).div_(len(x)).addcmul_(penalty, weight)
+    error = probability.sub_(truth).to(x.dtype)
+    return (error @ x).double().div_(len(x)).addcmul_(penalty, weight)
 
 
 def _inverse_times(gradient: Tensor, steps: deque[Step], inverse: Tensor) -> Tensor:
@@ -98,4 +104,3 @@ def _search(logits: Tensor, along: Tensor, start: float, rest: float, bend: floa
         if not low < length < high:
             length = (low + high) / 2 if high < torch.inf else 2 * low
     return length, probability
-CLOSE=0.1

@@ -56,9 +56,7 @@ def fine_tune(
         )
     highest = max(int(labelled.y.max()), int(test.y.max()))
     if highest >= len(classes):
-        raise DataError(
-            f"label {highest}, but only {len(classes)} classes have names (0 to {len(classes) - 1})"
-        )
+        raise DataError(f"label {highest}, but only {len(classes)} class names: label n needs n + 1 of them")
     # The head's weights, and whatever the encoder draws itself (dropout), come from torch's own generators.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive(seed, "semi", "weights"))

@@ -24,10 +24,10 @@ from fedssl.rng import torch_rng
 BUDGET = 8.0  # seconds for all measurements together
 QUICK = 0.5  # a step that takes longer is measured on smaller batches
 
-# Training images and their shape, of sets that would have to be downloaded to be counted.
+# Images and their shape, of sets of which a share is the test split …
+SPLIT = {"digits": (1797, (8, 8, 1)), "mnist5k": (5000, (28, 28, 1))}
+# … and training images of sets that would have to be downloaded to be counted.
 KNOWN = {
-    "digits": (1438, (8, 8, 1)),
-    "mnist5k": (4000, (28, 28, 1)),
     "cifar10": (50_000, (32, 32, 3)),
     "cifar100": (50_000, (32, 32, 3)),
     "mnist": (60_000, (28, 28, 1)),
@@ -57,6 +57,9 @@ def images(data: DataConfig) -> Images | None:
     """Without reading pixels; none where that cannot be known."""
     if data.name == "npz":
         count, shape = _npz_shape(Path(data.root))
+    elif data.name in SPLIT:
+        count, shape = SPLIT[data.name]
+        count -= round(data.test_fraction * count)
     elif data.name in KNOWN:
         count, shape = KNOWN[data.name]
     else:
