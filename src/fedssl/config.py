@@ -77,7 +77,7 @@ class ModelConfig(Options):
 
 
 class TrainConfig(Options):
-    epochs: float = Field(1.0, gt=0, description="local epochs per round (E); a fraction is allowed")
+    epochs: float = Field(2.0, gt=0, description="local epochs per round (E); a fraction is allowed")
     batch_size: int = Field(64, ge=2, description="images per step (B)")
     lr: float = Field(0.05, gt=0, description="learning rate of the first round")
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="fresh in every round")

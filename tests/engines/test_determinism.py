@@ -118,3 +118,27 @@ def test_stopping_after_every_round_changes_nothing(tmp_path):
 def test_threads_are_part_of_the_config(tmp_path):
     run = small_run(tmp_path / "a", rounds=1)
     assert run.config.engine.threads == 1
+
+
+def test_workers_open_a_memory_mapped_set_where_it_lies(tmp_path, monkeypatch):
+    """Images beyond data.memory_mb are not copied for workers, and train to the same bits."""
+    import numpy as np
+    from PIL import Image
+    from tests.small import SMALL
+
+    monkeypatch.setenv("FEDSSL_CACHE", str(tmp_path / "cache"))
+    folder, rng = tmp_path / "photos", np.random.default_rng(0)
+    folder.mkdir()
+    for number in range(24):
+        Image.fromarray(rng.integers(0, 255, (128, 128, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    data = {
+        "data": {"name": "folder", "root": str(folder), "memory_mb": 1},
+        "partition": {"scheme": "iid", "clients": 2},
+    }
+    settings = {**SMALL, **data, "rounds": 1, "train": {"batch_size": 4, "epochs": 0.5}}
+    runs = [
+        fedssl.run(settings, out=tmp_path / f"{workers}", quiet=True, **{"engine.workers": workers})
+        for workers in (1, 2)
+    ]
+    assert digest(runs[0]) == digest(runs[1])
+    assert runs[1].metrics[0]["failed"] == []

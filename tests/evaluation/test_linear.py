@@ -277,3 +277,36 @@ def test_divergence_is_reported() -> None:
             optimizer="sgd",
             rng=torch.Generator().manual_seed(0),
         )
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 30.0, 1e4])
+def test_line_search_finds_the_minimum_of_any_line(scale: float) -> None:
+    """Also along directions that are far too short or too long: the slope there is small, by autograd."""
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 4, (50,), generator=rng)
+    truth = nn.functional.one_hot(y, 4).T.double().contiguous()
+    logits = torch.randn(4, 50, generator=rng, dtype=torch.float64)
+    along = scale * (truth - logits.softmax(dim=0) + 0.3 * torch.randn(4, 50, generator=rng))
+    bend = 0.01 * scale**2
+
+    def slope(length: float) -> float:
+        t = torch.tensor(length, dtype=torch.float64, requires_grad=True)
+        loss = nn.functional.cross_entropy((logits + t * along).T, y) + bend * t.square() / 2
+        return float(torch.autograd.grad(loss, t)[0])
+
+    rest = -float((truth * along).sum()) / 50
+    length, probability = logistic.search(logits, along, slope(0.0), rest, bend)
+    assert slope(0.0) < 0
+    assert abs(slope(length)) <= logistic.CLOSE * abs(slope(0.0))
+    torch.testing.assert_close(probability, (logits + length * along).softmax(dim=0))
+
+
+def test_hardly_penalised_features_of_low_rank_converge() -> None:
+    rng = torch.Generator().manual_seed(0)
+    factor, y = torch.randn(500, 1, generator=rng), torch.randint(0, 4, (500,), generator=rng)
+    x = factor @ torch.randn(1, 64, generator=rng)
+    probe = fit(x, y, 4, l2=1e-9)
+    assert probe.converged
+    alone = fit(factor, y, 4, l2=1e-9)  # the one feature that all of them are
+    found, expected = probe.logits(x).softmax(dim=1), alone.logits(factor).softmax(dim=1)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)

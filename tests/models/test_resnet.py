@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedssl.config import ModelConfig
 from fedssl.models.encoders import build_encoder
+from fedssl.models.resnet import Pointwise
 
 
 def cifar_stem(module: nn.Module) -> nn.Module:
@@ -81,3 +82,17 @@ def test_first_weights_have_he_et_al_s_deviation() -> None:
     weight = module.layer3[1].conv2.weight.detach()
     assert float(weight.std()) == pytest.approx((2 / (9 * weight.shape[0])) ** 0.5, rel=0.02)
     assert float(weight.mean()) == pytest.approx(0, abs=1e-3)
+
+
+def test_narrow_shortcuts_survive_large_maps_and_compute_what_a_strided_convolution_does() -> None:
+    torch.manual_seed(0)
+    ours, theirs = Pointwise(8, 16, 1, 2, bias=False), nn.Conv2d(8, 16, 1, 2, bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 8, 65, 64)
+    torch.testing.assert_close(ours(images), theirs(images))
+    last = images.contiguous(memory_format=torch.channels_last).requires_grad_()
+    first = images.clone().requires_grad_()
+    ours.to(memory_format=torch.channels_last)(last).square().sum().backward()
+    theirs(first).square().sum().backward()
+    torch.testing.assert_close(last.grad, first.grad)
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-4, atol=1e-3)  # sums of 2,000

@@ -20,7 +20,8 @@ source = "Table 1"
 rounds = 2
 data = { name = "digits", limit = 100 }
 model = { width = 4, projector_hidden = 32, projector_out = 16, predictor_hidden = 32 }
-train = { batch_size = 16 }
+partition = { scheme = "classes", clients = 5, classes = 2 }
+train = { epochs = 1, batch_size = 16 }
 probe = { every = 1 }
 engine = { threads = 1 }
 log = { tensorboard = false }

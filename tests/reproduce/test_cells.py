@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fedssl.errors import ConfigError
-from fedssl.reproduce.cells import cells, folder, overlay
+from fedssl.reproduce.cells import cells, folder, locate, overlay
 from fedssl.reproduce.recipe import Recipe, load
+from fedssl.storage import write_toml
 from tests.reproduce.conftest import SMALL
 
 Write = Callable[..., Path]
@@ -68,6 +69,19 @@ def test_how_a_run_is_done_does_not_change_its_folder(small: Recipe) -> None:
     plain = cells(small, "smoke", 1, {})[0]
     other = cells(small, "smoke", 1, {"engine.workers": 2, "checkpoint.every": 1, "log.wandb": "x"})[0]
     assert plain.folder == other.folder
+
+
+def test_a_run_of_an_older_version_is_found_again(small: Recipe, tmp_path: Path) -> None:
+    cell, other = cells(small, "smoke", 1, {})[0], cells(small, "smoke", 1, {"train.lr": 0.123})[0]
+    assert locate(tmp_path, cell) == tmp_path / cell.folder
+    old = tmp_path / f"{cell.folder[:-8]}01234567"
+    # A version that did not know `semi` wrote a config without it, and had another name for the run.
+    before = {key: value for key, value in cell.config.resolved().items() if key != "semi"}
+    write_toml(old / "config.toml", before)
+    assert locate(tmp_path, cell) == old
+    assert locate(tmp_path, other) == tmp_path / other.folder
+    write_toml(old / "config.toml", {**before, "gone": 1})
+    assert locate(tmp_path, cell) == tmp_path / cell.folder
 
 
 def test_recipes_share_the_runs_they_have_in_common() -> None:

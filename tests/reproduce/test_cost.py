@@ -8,7 +8,7 @@ import pytest
 from fedssl.config import DataConfig, load
 from fedssl.reproduce import cost
 from fedssl.reproduce.cells import cells
-from fedssl.reproduce.cost import Images, Stopwatch, images, plan, seconds_per_step
+from fedssl.reproduce.cost import Images, Pace, Stopwatch, images, measure, plan
 from fedssl.reproduce.recipe import load as load_recipe
 
 
@@ -52,30 +52,28 @@ def test_the_sizes_written_down_are_those_of_the_sets(name: str) -> None:
 def test_a_step_takes_time_and_leaves_the_threads_alone(objective: str) -> None:
     import torch
 
-    values = {
-        "objective": objective,
-        "model": {"width": 4},
-        "train": {"batch_size": 16},
-        "engine": {"threads": 1},
-    }
     before = torch.get_num_threads()
-    assert 1e-4 < seconds_per_step(load(values), (8, 8, 1)) < 5
+    pace = measure(load({"objective": objective, "model": {"width": 4}, "engine": {"threads": 1}}), (8, 8, 1))
+    assert pace.step >= 0
+    assert 1e-4 < pace.seconds(16) < 5
     assert torch.get_num_threads() == before
 
 
-def test_a_slow_step_is_a_line_through_two_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow:
+@pytest.mark.parametrize("image", [0.25, 0.001])
+def test_the_pace_is_a_line_through_two_sizes_of_batch(monkeypatch: pytest.MonkeyPatch, image: float) -> None:
+    class Known:
+        """Steps that take as long as they are told, but for every second one, which is disturbed."""
+
         def __init__(self, *_: object) -> None:
-            pass
+            self.taken = 0
 
         def seconds(self, batch: int) -> float:
-            assert batch <= 8
-            return 1.0 + 0.25 * batch
+            self.taken += 1
+            return 0.02 + image * batch + (self.taken % 2)
 
-    monkeypatch.setattr(cost, "_Step", Slow)
-    assert seconds_per_step(load({"train": {"batch_size": 128}}), (32, 32, 3)) == pytest.approx(
-        1 + 0.25 * 128
-    )
+    monkeypatch.setattr(cost, "_Step", Known)
+    pace = measure(load({"train": {"batch_size": 128}}), (32, 32, 3))
+    assert pace.seconds(128) == pytest.approx(0.02 + 128 * image)
 
 
 def test_each_kind_of_step_is_measured_once_and_guessed_when_time_is_up(
@@ -83,16 +81,17 @@ def test_each_kind_of_step_is_measured_once_and_guessed_when_time_is_up(
 ) -> None:
     measured = []
 
-    def fake(config: object, shape: object) -> float:
+    def fake(config: object, shape: object) -> Pace:
         measured.append(config)
-        return float(len(measured))
+        return Pace(1.0, float(len(measured)))
 
-    monkeypatch.setattr(cost, "seconds_per_step", fake)
-    byol, simclr = load({"objective": "byol"}), load({"objective": "simclr"})
-    other_rounds = load({"objective": "byol", "rounds": 99, "seed": 5})
+    monkeypatch.setattr(cost, "measure", fake)
+    byol, simclr = (load({"objective": name, "train": {"batch_size": 2}}) for name in ("byol", "simclr"))
+    larger = load({"objective": "byol", "rounds": 99, "seed": 5, "train": {"batch_size": 10}})
     watch = Stopwatch()
-    assert [watch.seconds(config, (8, 8, 1)) for config in (byol, other_rounds, simclr)] == [1.0, 1.0, 2.0]
+    assert [watch.seconds(config, (8, 8, 1)) for config in (byol, larger, simclr)] == [3.0, 11.0, 5.0]
     late = Stopwatch(budget=-1)
-    assert late.seconds(byol, (8, 8, 1)) == 3.0  # nothing like it is known
-    assert late.seconds(simclr, (8, 8, 1)) == 3.0
-    assert late.seconds(simclr, (32, 32, 3)) == 4.0
+    assert late.seconds(byol, (8, 8, 1)) == 7.0  # nothing like it is known
+    assert late.seconds(simclr, (8, 8, 1)) == 7.0
+    assert late.seconds(simclr, (32, 32, 3)) == 9.0
+    assert len(measured) == 4

@@ -57,6 +57,12 @@ def test_extending_adds_key_by_key_and_finds_the_file_beside(write: Write) -> No
     assert recipe.paper == "P"
 
 
+def test_files_that_extend_each_other_are_an_error(write: Write) -> None:
+    write('extends = "b"\n', "a.toml")
+    with pytest.raises(ConfigError, match=r"a.toml: extends b.toml, which extends it in turn"):
+        load(str(write(f'extends = "a"\ntitle = "t"\n{ROW}', "b.toml")))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

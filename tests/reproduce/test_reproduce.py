@@ -190,7 +190,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(
 
 @pytest.mark.usefixtures("no_pictures_of_partitions")
 def test_the_estimate_counts_the_steps_that_are_trained(write: Write, out: Path) -> None:
-    text = SMALL.replace("batch_size = 16", "batch_size = 8, epochs = 2")
+    text = SMALL.replace("epochs = 1, batch_size = 16", "epochs = 2, batch_size = 8")
     (results,) = reproduce(str(write(text)), seeds=1, out=out)
     for outcome in results.outcomes:
         config = outcome.cell.config

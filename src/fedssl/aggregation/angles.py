@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 
 ROW = 4096  # products that are summed in the tensor's own precision; rows are summed in double
 PIECE = 32 * ROW  # elements handled at a time: two arrays of this size stay in a core's cache
+
+Matrix = Any  # of NumPy on a CPU, whose loop over rows is the fastest; of torch on other devices
 
 # In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
 SAFE = (1e-20, 1e30)
@@ -99,28 +102,28 @@ def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float
 def _product(a: Tensor, b: Tensor) -> tuple[float, float]:
     """(Σ a·b, Σ b·b). A piece comes from memory for the first sum, and from cache for the second."""
     dot = square = 0.0
-    for start, stop, row in _pieces(a.numel()):
-        part = b[start:stop].view(-1, row)
-        dot += _inner(a[start:stop].view(-1, row), part)
-        square += _inner(part, part)
+    with np.errstate(over="ignore"):  # what overflows is not safe, and is summed again in double
+        for own, their in zip(_pieces(a), _pieces(b), strict=True):
+            dot += _inner(own, their)
+            square += _inner(their, their)
     return dot, square
 
 
-def _pieces(size: int) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, row length): whole rows a piece at a time, then the rest as one short row."""
-    whole = size // ROW * ROW
+def _pieces(tensor: Tensor) -> Iterator[Matrix]:
+    """Whole rows, a piece at a time, then the rest as one short row."""
+    values: Matrix = tensor.numpy() if tensor.device.type == "cpu" else tensor
+    whole = len(values) // ROW * ROW
     for start in range(0, whole, PIECE):
-        yield start, min(start + PIECE, whole), ROW
-    if whole < size:
-        yield whole, size, size - whole
+        yield values[start : min(start + PIECE, whole)].reshape(-1, ROW)
+    if whole < len(values):
+        yield values[whole:].reshape(1, -1)
 
 
-def _inner(a: Tensor, b: Tensor) -> float:
-    """Σ a·b of two matrices, row by row."""
-    if a.device.type == "cpu":
-        rows = np.matmul(a.numpy()[:, None, :], b.numpy()[:, :, None])
-        return float(rows.sum(dtype=np.float64))
-    return float(sum((a * b).sum(1).tolist()))
+def _inner(a: Matrix, b: Matrix) -> float:
+    """Σ a·b, row by row."""
+    if isinstance(a, Tensor):
+        return float(sum((a * b).sum(1).tolist()))
+    return float(np.matmul(a[:, None, :], b[:, :, None]).sum(dtype=np.float64))
 
 
 def _in_double(own: Tensor, their: Tensor) -> tuple[float, float, float]:
@@ -131,8 +134,8 @@ def _in_double(own: Tensor, their: Tensor) -> tuple[float, float, float]:
 
 def _distance(a: Tensor, b: Tensor) -> float:
     square = 0.0
-    for start, stop, row in _pieces(a.numel()):
-        difference = (b[start:stop] - a[start:stop]).view(-1, row)
+    for own, their in zip(_pieces(a), _pieces(b), strict=True):
+        difference = their - own
         square += _inner(difference, difference)
     if a.dtype != torch.float64 and not _safe(square):
         return _distance(a.double(), b.double())

@@ -67,7 +67,7 @@ class Fold(ABC):
         }
         for name, tensor in upload.state.items():
             if is_counter(tensor):
-                known = self._counters.get(name)
+                known, tensor = self._counters.get(name), tensor.to(self.previous[name].device)
                 self._counters[name] = tensor.clone() if known is None else torch.maximum(known, tensor)
         self._add(upload, compared)
 
@@ -105,7 +105,7 @@ def sum_type(tensor: Tensor) -> torch.dtype:
 
 def check(previous: Mapping[str, Tensor], state: Mapping[str, Tensor], what: str) -> None:
     """Raise a ValueError that names the tensor unless both have the same names, shapes and kinds."""
-    for name in previous.keys() | state.keys():
+    for name in dict.fromkeys([*previous, *state]):
         if name not in state or name not in previous:
             raise ValueError(f"{what}: tensor {name} is {'missing' if name in previous else 'not expected'}")
         if state[name].shape != previous[name].shape:

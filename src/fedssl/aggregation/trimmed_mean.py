@@ -22,7 +22,7 @@ class TrimmedMean(Robust):
         cut = math.ceil(self.trim * clients - 1e-9)  # 0.2 · 15 is a little more than 3 in floats
         if 2 * cut >= clients:
             raise RunError(
-                f"trimmed-mean cuts {cut} uploads at each end (trim={self.trim}), and there are {clients}: "
+                f"trimmed-mean cuts {cut} of {clients} uploads at each end (trim={self.trim}): "
                 "lower aggregation.trim, or have more clients per round"
             )
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedssl.config import from_values
-from fedssl.data.federation import Federation
+from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
@@ -38,19 +38,25 @@ def main(folder: Path) -> None:
 
 def set_up(folder: Path) -> ClientRunner:
     setup = json.loads((folder / "setup.json").read_text())
-    torch.set_num_threads(setup["threads"])
     config = from_values(setup["config"])
-    images = ImageSet(
-        x=_mapped(folder / "x.npy"),
-        y=_mapped(folder / "y.npy") if (folder / "y.npy").exists() else None,
-        classes=tuple(setup["classes"]),
-    )
-    with np.load(folder / "parts.npz") as stored:
-        parts = [stored[f"arr_{client}"] for client in range(len(stored.files))]
-    federation = Federation(images, None, parts, np.empty(0, dtype=np.int64))
+    torch.set_num_threads(config.engine.threads)
+    federation = federate(config) if setup["mapped"] else _copied(folder, tuple(setup["classes"]))
+    images = federation.train
     network = build_network(config, images.size, images.channels, len(images.classes))
     memories = MemoryStore(Path(setup["memories"]), config.engine.cache_mb)
     return ClientRunner(config, federation, network, memories)
+
+
+def _copied(folder: Path, classes: tuple[str, ...]) -> Federation:
+    """The images that the main process put down for its workers."""
+    images = ImageSet(
+        x=_mapped(folder / "x.npy"),
+        y=_mapped(folder / "y.npy") if (folder / "y.npy").exists() else None,
+        classes=classes,
+    )
+    with np.load(folder / "parts.npz") as stored:
+        parts = [stored[f"arr_{client}"] for client in range(len(stored.files))]
+    return Federation(images, None, parts, np.empty(0, dtype=np.int64))
 
 
 def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -81,18 +81,21 @@ class Workers:
                 self.workers[self.workers.index(worker)] = Worker(self.folder)
 
     def _write_setup(self, federation: Federation) -> None:
-        np.save(self.folder / "x.npy", federation.train.x.numpy())
-        if federation.train.y is not None:
-            np.save(self.folder / "y.npy", federation.train.y.numpy())
-        np.savez(self.folder / "parts.npz", *federation.parts)
-        threads = self.config.engine.threads
+        """What a worker needs to begin. Images that lie in a memory-mapped cache are opened there."""
+        images = federation.train
+        mapped = images.x.numel() > self.config.data.memory_mb * 2**20
+        if not mapped:
+            np.save(self.folder / "x.npy", images.x.numpy())
+            if images.y is not None:
+                np.save(self.folder / "y.npy", images.y.numpy())
+            np.savez(self.folder / "parts.npz", *federation.parts)
         write_json(
             self.folder / "setup.json",
             {
                 "config": self.config.resolved(),
                 "memories": str(self.memories.resolve()),
-                "classes": list(federation.train.classes),
-                "threads": threads,
+                "classes": list(images.classes),
+                "mapped": mapped,
             },
         )
 

@@ -35,7 +35,6 @@ def predict(
     check_features(test_x)
     train = F.normalize(train_x.float(), dim=1)
     votes_for = F.one_hot(train_y.to(train.device), classes).double()
-    k = min(k, len(train))
     chunk = chunk or max(1, SIMILARITIES // len(train))
     predicted = []
     for part in torch.split(test_x, chunk):

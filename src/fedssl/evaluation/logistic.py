@@ -9,6 +9,7 @@ it that takes three times as many steps.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -42,22 +43,26 @@ def minimise(
         along = (x @ direction.T.to(x.dtype)).T.contiguous().double()
         rest = float((penalty * weight * direction).sum()) - _dot(truth, along) / rows
         bend = float((penalty * direction.square()).sum())
-        length, probability = _search(logits, along, _dot(gradient, direction), rest, bend)
+        length, probability = search(logits, along, _dot(gradient, direction), rest, bend)
         step = direction.mul_(length)
         weight = weight + step
         logits.add_(along, alpha=length)
         before, gradient = gradient, _gradient(x, truth, probability, weight, penalty)
-        steps.append(Step(step, gradient - before, inverse))
+        change = gradient - before
+        product = _dot(step, change)
+        if product > 0:  # always, but for rounding: the function is strictly convex
+            steps.append(Step(step, change, product, product / _dot(change, change @ inverse)))
     return weight, False
 
 
+@dataclass(frozen=True)
 class Step:
     """A step that was made, and how it changed the gradient."""
 
-    def __init__(self, step: Tensor, change: Tensor, inverse: Tensor) -> None:
-        self.step, self.change = step, change
-        self.product = _dot(step, change)  # positive: the function is strictly convex
-        self.scale = self.product / _dot(change, change @ inverse)
+    step: Tensor
+    change: Tensor
+    product: float  # of the two
+    scale: float  # of the inverse second derivative, against the preconditioner
 
 
 def _dot(a: Tensor, b: Tensor) -> float:
@@ -83,7 +88,7 @@ def _inverse_times(gradient: Tensor, steps: deque[Step], inverse: Tensor) -> Ten
     return result
 
 
-def _search(logits: Tensor, along: Tensor, start: float, rest: float, bend: float) -> tuple[float, Tensor]:
+def search(logits: Tensor, along: Tensor, start: float, rest: float, bend: float) -> tuple[float, Tensor]:
     """How far to go, and the probabilities there: Newton's method, within what encloses the minimum.
 
     The function is convex, so its slope only rises, from `start` < 0 at length 0. At any length it is
@@ -97,10 +102,10 @@ def _search(logits: Tensor, along: Tensor, start: float, rest: float, bend: floa
         expected = weighted.sum(dim=0)
         slope = float(expected.sum()) / rows + rest + length * bend
         if abs(slope) <= CLOSE * abs(start):
-            break
+            return length, probability
         low, high = (length, high) if slope < 0 else (low, length)
         rise = (_dot(weighted, along) - _dot(expected, expected)) / rows + bend
         length = min(length - slope / rise, 10 * length) if rise > 0 else high
         if not low < length < high:
             length = (low + high) / 2 if high < torch.inf else 2 * low
-    return length, probability
+    return length, torch.add(logits, along, alpha=length).softmax(dim=0)

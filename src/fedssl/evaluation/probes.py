@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,10 @@ class Prober:
                 train, self.train.y, test, self.classes, k=config.neighbours, temperature=config.temperature
             )
         elif config.form == "fast":
-            predicted = linear.fit(train, self.train.y, self.classes, l2=config.l2).predict(test)
+            fitted = linear.fit(train, self.train.y, self.classes, l2=config.l2)
+            if not fitted.converged:
+                warnings.warn(f"the linear probe did not converge at probe.l2={config.l2}", stacklevel=2)
+            predicted = fitted.predict(test)
         else:
             probe = linear.fit_epochs(
                 train,

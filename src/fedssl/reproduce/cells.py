@@ -112,6 +112,23 @@ def _with_file(config: Config, file: str, what: str) -> Config:
     return config.model_copy(update={"data": data.model_copy(update={"root": str(path.resolve())})})
 
 
+def locate(runs: Path, cell: Cell) -> Path:
+    """Where the run of a cell is, or is to be.
+
+    A run of an older version is found again if its config, with the defaults of keys that are new since,
+    says the same.
+    """
+    path = runs / cell.folder
+    if not (path / "config.toml").exists():
+        for other in sorted(runs.glob(f"{cell.folder[:-8]}{'?' * 8}/config.toml")):
+            try:
+                if folder(load_config(other)) == cell.folder:
+                    return other.parent
+            except ConfigError:  # a key that is gone: not the same
+                continue
+    return path
+
+
 def folder(config: Config) -> str:
     """`cifar10-byol-fedema-s0-1a2b3c4d`: the same config is the same run, in whichever table it stands."""
     what = {key: value for key, value in config.resolved().items() if key not in HOW}

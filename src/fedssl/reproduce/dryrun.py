@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedssl.report.console import duration
-from fedssl.reproduce.cells import Cell
+from fedssl.reproduce.cells import Cell, locate
 from fedssl.reproduce.cost import Stopwatch, images, plan
 from fedssl.reproduce.recipe import Recipe, Scale
 from fedssl.reproduce.runner import rounds_done
@@ -23,11 +23,13 @@ class DryRun:
     def __init__(self, runs: Path, console: Console) -> None:
         self.runs, self.console = runs, console
         self.stopwatch = Stopwatch()
+        self.paths: dict[str, Path] = {}
         self.counted: set[str] = set()
         self.seconds, self.missing, self.unknown = 0.0, 0, 0
 
     def show(self, recipe: Recipe, scale: Scale, cells: Sequence[Cell]) -> None:
         """A line for each cell of the table, seeds together."""
+        self.paths = {cell.folder: locate(self.runs, cell) for cell in cells}
         self.console.print(f"\n{recipe.name}, scale {scale}: {recipe.source}: {recipe.title}", markup=False)
         places = dict.fromkeys((cell.row, cell.column) for cell in cells)
         body = [self._line([cell for cell in cells if (cell.row, cell.column) == place]) for place in places]
@@ -57,7 +59,7 @@ class DryRun:
         elif left:
             self.unknown += len(seeds)
             cost = "?"
-        states = [_state(self.runs / cell.folder) for cell in seeds]
+        states = [_state(self.paths[cell.folder]) for cell in seeds]
         return [
             seeds[0].row,
             seeds[0].column,
@@ -70,7 +72,7 @@ class DryRun:
 
     def _left(self, cell: Cell) -> float:
         """The share of a run that is still to do and that no earlier line counts."""
-        path = self.runs / cell.folder
+        path = self.paths[cell.folder]
         if cell.folder in self.counted or _state(path) == "done":
             return 0.0
         self.counted.add(cell.folder)

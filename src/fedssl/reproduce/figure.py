@@ -49,7 +49,7 @@ def draw(results: Results, file: Path) -> bool:
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± standard deviation"
     axes.set_title(f"{results.recipe.source}, scale {results.scale} ({seeds})", fontsize=10)
     if len(found) > 1 or figure.kind == "sweep":
-        axes.legend(fontsize=8, frameon=False)
+        plot.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     plot.savefig(file, dpi=150)
     return True
 
@@ -136,7 +136,9 @@ def _spot(row: Row, column: Column, results: Results) -> tuple[float | None, str
 
 
 def _named(name: str, column: Column, results: Results) -> str:
-    return f"{name}, {column.name}" if len(results.columns) > 1 else name
+    assert results.recipe.figure is not None
+    drawn = results.recipe.figure.columns or results.columns
+    return f"{name}, {column.name}" if len(drawn) > 1 else name
 
 
 # --- how it is drawn ------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def _named(name: str, column: Column, results: Results) -> str:
 def _axes() -> tuple[Any, Any]:
     import matplotlib.figure
 
-    plot = matplotlib.figure.Figure(figsize=(6.4, 4.2), layout="constrained")
+    plot = matplotlib.figure.Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = plot.add_subplot()
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

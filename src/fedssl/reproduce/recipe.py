@@ -170,12 +170,15 @@ def load(name: str) -> Recipe:
     return recipe
 
 
-def _extended(file: Path) -> dict[str, Any]:
+def _extended(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The file's values over those of the file it extends."""
     values = read(file)
     if "extends" not in values:
         return values
-    return _over(_extended(find(str(values["extends"]), recipe_files, beside=file.parent)), values)
+    under = find(str(values["extends"]), recipe_files, beside=file.parent)
+    if under in (file, *above):
+        raise ConfigError(f"{file.name}: extends {under.name}, which extends it in turn")
+    return _over(_extended(under, (file, *above)), values)
 
 
 def _over(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +238,8 @@ def _check(recipe: Recipe, where: str) -> None:
         _known(ordering.columns, columns, f"{at}: unknown column")
         _known(ordering.rows, rows, f"{at}: unknown row")
         sides = [side for side in (*ordering.better, *ordering.worse) if isinstance(side, str)]
-        axis = columns if any(side in columns for side in sides) and sides[0] not in rows else rows
+        by_column = any(side in columns for side in sides) and not any(side in rows for side in sides)
+        axis = columns if by_column else rows
         _known(sides, [*axis, UNTRAINED], f"{at}: unknown {'row' if axis is rows else 'column'}")
         if all(side == UNTRAINED for side in sides):
             raise ConfigError(f"{at}: name at least one row or column")

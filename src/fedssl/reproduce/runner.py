@@ -16,7 +16,7 @@ from rich.console import Console
 from fedssl.config import Config
 from fedssl.errors import FedsslError
 from fedssl.report.console import duration
-from fedssl.reproduce.cells import Cell
+from fedssl.reproduce.cells import Cell, locate
 from fedssl.reproduce.measure import shown, take
 
 
@@ -38,9 +38,10 @@ def run_cells(
     """One outcome a cell; `told` hears of all that there are after each run."""
     outcomes: list[Outcome] = []
     failed: dict[Path, str] = {}
+    paths = {cell.folder: locate(runs, cell) for cell in cells}
     began, worked = time.monotonic(), 0
     for number, cell in enumerate(cells, start=1):
-        path, start = runs / cell.folder, time.monotonic()
+        path, start = paths[cell.folder], time.monotonic()
         reused = (path / "result.json").exists()
         if path not in failed:
             try:
@@ -51,7 +52,11 @@ def run_cells(
         if path in failed:
             outcomes.append(Outcome(cell, path, error=failed[path]))
         worked += not reused
-        left = (time.monotonic() - began) / max(worked, 1) * _missing(cells[number:], runs)
+        left = (
+            (time.monotonic() - began)
+            / max(worked, 1)
+            * _missing({paths[ahead.folder] for ahead in cells[number:]})
+        )
         console.print(
             _line(number, len(cells), outcomes[-1], reused, time.monotonic() - start, left), markup=False
         )
@@ -95,9 +100,8 @@ def rounds_done(path: Path) -> int:
     return len(metrics.read_text(encoding="utf-8").splitlines()) if metrics.exists() else 0
 
 
-def _missing(cells: Sequence[Cell], runs: Path) -> int:
-    folders = {cell.folder for cell in cells}
-    return sum(not (runs / folder / "result.json").exists() for folder in folders)
+def _missing(paths: set[Path]) -> int:
+    return sum(not (path / "result.json").exists() for path in paths)
 
 
 def _in_short(error: Exception) -> str:

@@ -134,7 +134,7 @@ def as_json(results: Results) -> dict[str, Any]:
                 "number": _finite(outcome.number),
                 "untrained": _finite(outcome.untrained),
                 "seconds": outcome.seconds,
-                "run": outcome.cell.folder,
+                "run": outcome.path.name,
                 "error": outcome.error,
             }
             for outcome in results.outcomes
@@ -213,7 +213,7 @@ def _failures(results: Results) -> str:
     if not results.failures:
         return ""
     lines = [
-        f"- {outcome.cell.name}: {outcome.error} (runs/{outcome.cell.folder})" for outcome in results.failures
+        f"- {outcome.cell.name}: {outcome.error} (runs/{outcome.path.name})" for outcome in results.failures
     ]
     return "## Failed\n\n" + "\n".join(lines)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 RULE = (
-    "held: the difference has the claimed sign in every seed, or in a paired t-test (p < 0.05, two-sided); "
-    "not held: the same for the other sign; undecided: neither, or one seed only."
+    "held: true in every seed, or by a paired t-test (p < 0.05, two-sided); not held: true in no seed, or "
+    "the t-test says the opposite; undecided: neither, or one seed only."
 )
 
 
@@ -60,8 +60,10 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def _p(values: Sequence[float]) -> float | None:
     """Of a paired t-test; none where all differences are the same, or one is infinite."""
-    if not _spread(values):
+    spread = _spread(values)
+    if not spread:
         return None
     from scipy import stats
 
-    return float(stats.ttest_1samp(values, 0.0).pvalue)
+    t = _mean(values) / (spread / math.sqrt(len(values)))
+    return float(2 * stats.t.sf(abs(t), len(values) - 1))

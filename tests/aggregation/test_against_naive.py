@@ -1,0 +1,149 @@
+"""Every rule against a second, plain implementation: NumPy, double precision, all uploads at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from fedssl.aggregation import AGGREGATIONS, build
+from fedssl.state import State, Upload
+
+from .conftest import STATISTICS, TYPES, random_state
+
+Array = npt.NDArray[np.float64]
+
+
+def array(tensor: torch.Tensor) -> Array:
+    return tensor.double().numpy()
+
+
+def cosine(a: Array, b: Array) -> float:
+    lengths = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(np.sum(a * b) / lengths) if lengths else 1.0
+
+
+def naive(rule: str, previous: State, uploads: list[Upload]) -> dict[str, Array]:
+    """The definitions of the L-DAWA paper, tensor by tensor, with all clients at hand."""
+    n = np.array([upload.num_samples for upload in uploads], dtype=float)
+    losses = np.array([upload.loss for upload in uploads])
+    by_samples = n / n.sum()
+    softmax = np.exp(-(losses - losses.min())) / np.exp(-(losses - losses.min())).sum()
+    layers = [name for name in previous if name not in STATISTICS and previous[name].is_floating_point()]
+    flat = np.concatenate([array(previous[name]).ravel() for name in layers])
+    whole = [
+        cosine(flat, np.concatenate([array(upload.state[name]).ravel() for name in layers]))
+        for upload in uploads
+    ]
+    new = {}
+    for name in previous:
+        w = np.stack([array(upload.state[name]) for upload in uploads])
+        if not previous[name].is_floating_point():
+            new[name] = w.max(axis=0)
+            continue
+        angles = np.array([cosine(array(previous[name]), client) for client in w])
+        distances = np.array([np.linalg.norm(client - array(previous[name])) for client in w])
+        unmoved = distances == 0
+        closeness = unmoved.astype(float) if unmoved.any() else 1 / distances
+        equal = np.full(len(w), 1 / len(w))
+        betas = {
+            "fedavg": by_samples,
+            "loss": softmax,
+            "euc": closeness / closeness.sum(),
+            "m-dawa": np.array(whole) * equal,
+            "l-dawa": angles * equal,
+            "l-dawa-fedavg": angles * by_samples,
+            "l-dawa-loss": angles * softmax,
+        }
+        if rule in betas:
+            new[name] = np.tensordot(by_samples if name in STATISTICS else betas[rule], w, axes=1)
+        elif rule == "median":
+            new[name] = np.median(w, axis=0)
+        elif rule == "trimmed-mean":
+            new[name] = np.mean(np.sort(w, axis=0)[1:-1], axis=0)  # a fifth of five
+    if rule == "krum":
+        new |= naive_krum(previous, uploads, layers)
+    return new
+
+
+def naive_krum(
+    previous: State, uploads: list[Upload], layers: list[str], malicious: int = 1
+) -> dict[str, Array]:
+    vectors = [np.concatenate([array(upload.state[name]).ravel() for name in layers]) for upload in uploads]
+    scores = []
+    for i, own in enumerate(vectors):
+        others = sorted(np.sum((own - other) ** 2) for j, other in enumerate(vectors) if j != i)
+        scores.append(sum(others[: len(vectors) - malicious - 2]))
+    winner = uploads[int(np.argmin(scores))].state
+    return {name: array(winner[name]) for name in previous if previous[name].is_floating_point()}
+
+
+def close(new: State, expected: dict[str, Array], previous: State) -> None:
+    assert list(new) == list(previous)
+    for name, tensor in new.items():
+        assert tensor.dtype == previous[name].dtype
+        assert tensor.shape == previous[name].shape
+        tolerance = {torch.float64: 1e-6, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+        allowed = tolerance.get(tensor.dtype, 0.0)
+        np.testing.assert_allclose(array(tensor), expected[name], rtol=allowed, atol=allowed, err_msg=name)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
+@pytest.mark.parametrize("odd", [False, True], ids=["random", "zero-and-opposite"])
+@pytest.mark.parametrize("rule", list(AGGREGATIONS))
+def test_rule_is_its_definition(
+    rule: str, odd: bool, mixed: bool, make_uploads: Callable[..., list[Upload]]
+) -> None:
+    previous = random_state(0, mixed)
+    if odd:
+        previous["bn.weight"] = torch.zeros_like(previous["bn.weight"])
+    uploads = make_uploads(5, previous, mixed, odd)
+    close(build(rule)(previous, uploads, STATISTICS), naive(rule, previous, uploads), previous)
+
+
+@pytest.mark.parametrize(
+    "rule", ["fedavg", "loss", "euc", "m-dawa", "l-dawa", "l-dawa-fedavg", "l-dawa-loss", "median"]
+)
+def test_one_client(rule: str, previous: State, make_uploads: Callable[..., list[Upload]]) -> None:
+    uploads = make_uploads(1)
+    new = build(rule)(previous, uploads, STATISTICS)
+    close(new, naive(rule, previous, uploads), previous)
+    if "dawa" not in rule:
+        assert all(torch.equal(new[name], uploads[0].state[name]) for name in new)
+
+
+@pytest.mark.parametrize("rule", list(AGGREGATIONS))
+def test_half_precision_uploads_of_a_single_precision_model(
+    rule: str, previous: State, make_uploads: Callable[..., list[Upload]]
+) -> None:
+    uploads = make_uploads(5, mixed=True)
+    assert uploads[0].state["head.weight"].dtype == TYPES["head.weight"] == torch.float16
+    close(build(rule)(previous, uploads, STATISTICS), naive(rule, previous, uploads), previous)
+
+
+@pytest.mark.parametrize("rule", ["loss", "l-dawa-loss"])
+@pytest.mark.parametrize(
+    "losses", [[1000.0, 1001.0, 1000.5], [-1000.0, -999.0, 0.0], [0.0, 1000.0, -1000.0], [3.0, 50.0, 1.0]]
+)
+def test_softmax_of_any_loss(
+    rule: str, losses: list[float], previous: State, make_uploads: Callable[..., list[Upload]]
+) -> None:
+    uploads = make_uploads(3)
+    for upload, loss in zip(uploads, losses, strict=True):
+        upload.loss = loss
+    close(build(rule)(previous, uploads, STATISTICS), naive(rule, previous, uploads), previous)
+
+
+@pytest.mark.parametrize("unmoved", [[0], [2], [0, 2], [0, 1, 2]])
+def test_euc_at_distance_zero(
+    unmoved: list[int], previous: State, make_uploads: Callable[..., list[Upload]]
+) -> None:
+    uploads = make_uploads(3)
+    for client in unmoved:
+        uploads[client].state["conv.weight"] = previous["conv.weight"].clone()
+    new = build("euc")(previous, uploads, STATISTICS)
+    close(new, naive("euc", previous, uploads), previous)
+    torch.testing.assert_close(new["conv.weight"], previous["conv.weight"])
