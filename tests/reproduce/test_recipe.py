@@ -226,3 +226,16 @@ def test_recipes_lie_in_the_package_when_installed(tmp_path: Path, monkeypatch: 
     (tmp_path / "recipes").mkdir()
     monkeypatch.setattr(fedssl, "__file__", str(tmp_path / "__init__.py"))
     assert folder() == tmp_path / "recipes"
+
+
+def test_the_example_of_the_documentation_is_a_recipe(write: Write) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    recipe = load(str(write(page.split("```toml\n")[1].split("```")[0])))
+    assert len(cells(recipe, "smoke", 2, {})) == 8
+    iid, skewed = (cell.config for cell in cells(recipe, "paper", 1, {})[2:])
+    assert (iid.partition.scheme, skewed.partition.scheme, iid.method.name, iid.rounds) == (
+        "iid",
+        "classes",
+        "fedema",
+        100,
+    )

@@ -14,7 +14,7 @@ from fedssl.errors import RunError
 from fedssl.reproduce import measure
 from fedssl.reproduce.cells import cells
 from fedssl.reproduce.measure import take
-from fedssl.reproduce.recipe import Measure, Recipe
+from fedssl.reproduce.recipe import Measure, Recipe, load
 from fedssl.reproduce.runner import Outcome, alone, run_cells
 from tests.reproduce.conftest import FakeTraining
 
@@ -59,8 +59,6 @@ def test_a_cell_that_fails_does_not_take_the_others_along(
 def test_a_run_that_failed_is_not_tried_again_for_the_next_cell_that_shares_it(
     training: FakeTraining, tmp_path: Path, write: Callable[..., Path]
 ) -> None:
-    from fedssl.reproduce.recipe import load
-
     recipe = load(
         str(write('title = "t"\n[[column]]\nname = "x"\n[[column]]\nname = "y"\n[[row]]\nname = "r"\n'))
     )
@@ -68,6 +66,16 @@ def test_a_run_that_failed_is_not_tried_again_for_the_next_cell_that_shares_it(
     outcomes, _ = run(recipe, tmp_path)
     assert [outcome.error for outcome in outcomes] == ["ValueError: no such luck"] * 2
     assert len(training.trained) == 1
+
+
+def test_a_number_that_cannot_be_had_does_not_spoil_others_of_the_same_run(
+    training: FakeTraining, tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    rows = '[[row]]\nname = "a"\nmeasure = { kind = "rounds-to", target = 0.5 }\n[[row]]\nname = "b"\n'
+    outcomes, _ = run(load(str(write(f'title = "t"\n{rows}'))), tmp_path)
+    assert outcomes[0].path == outcomes[1].path
+    assert "probe.every=1" in outcomes[0].error
+    assert outcomes[1].number == 50.0
 
 
 def test_stopping_stops(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

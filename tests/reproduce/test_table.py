@@ -19,7 +19,7 @@ def results_of(recipe: Recipe, numbers: dict[tuple[str, str], list[float | None]
         error = "ValueError: no luck" if number is None else ""
         untrained = None if number is None else 30.0 + cell.seed
         outcomes.append(Outcome(cell, Path("runs") / cell.folder, number, untrained, 60.0, error))
-    return Results(recipe, "smoke", seeds, {"rounds": 3}, outcomes)
+    return Results(recipe, "smoke", seeds, {"rounds": 3, "data.root": "/my/images"}, outcomes)
 
 
 NUMBERS: dict[tuple[str, str], list[float | None]] = {
@@ -49,13 +49,14 @@ def test_orderings_are_judged_seed_by_seed(small: Recipe) -> None:
 def test_the_page_says_how_it_came_about(small: Recipe) -> None:
     page = markdown(results_of(small, NUMBERS), "mine-smoke.png")
     assert page.startswith("# Table 1: a comparison\n")
-    assert "    fedssl reproduce mine --scale smoke --seeds 3 rounds=3\n" in page
+    assert "    fedssl reproduce mine --scale smoke --seeds 3 rounds=3 data.root=FOLDER\n" in page
     assert (
         "Scale `smoke`, 3 seeds: mean ± standard deviation (seeds). Accuracy of the linear probe, %." in page
     )
     assert "![a comparison](mine-smoke.png)" in page
     assert "- BYOL · skewed · seed 2: ValueError: no luck" in page
     assert "    rounds = 3\n" in page
+    assert "/my/images" not in page
     assert "    train.batch_size = 16\n" in page
     assert '- row BYOL: `objective.name = "byol"`' in page
     assert '- column skewed: `partition.scheme = "classes"`, `partition.classes = 2`' in page

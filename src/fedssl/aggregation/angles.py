@@ -50,17 +50,22 @@ class Reference:
             for name, tensor in previous.items()
             if tensor.is_floating_point() and name not in statistics
         }
-        self._squares = [square for _, square in _products([(own, own) for own in self.layers.values()])]
+        squares = [square for _, square in _products([(own, own) for own in self.layers.values()])]
+        self._squares = [
+            square if _safe(square) else _product(own.double(), own.double())[1]
+            for own, square in zip(self.layers.values(), squares, strict=True)
+        ]
 
     @torch.no_grad()
     def compare(self, state: Mapping[str, Tensor]) -> Comparison:
         """Measure a client's layers, in one pass over them."""
         theirs = {name: _flat(state[name].to(own.device, own.dtype)) for name, own in self.layers.items()}
         pairs = list(zip(self.layers.values(), theirs.values(), strict=True))
-        sums = [
-            (dot, own, their) if _safe(own) and _safe(their) else _in_double(*pair)
-            for pair, own, (dot, their) in zip(pairs, self._squares, _products(pairs), strict=True)
-        ]
+        sums = []
+        for (a, b), own, (dot, their) in zip(pairs, self._squares, _products(pairs), strict=True):
+            if not _safe(their) or not (_safe(own) or own == 0):
+                dot, their = _product(a.double(), b.double())
+            sums.append((dot, own, their))
         angles = dict(zip(self.layers, (_cosine(*three) for three in sums), strict=True))
         return Comparison(angles, _cosine(*map(sum, zip(*sums, strict=True))), self.layers, theirs)
 
@@ -124,12 +129,6 @@ def _inner(a: Matrix, b: Matrix) -> float:
     if isinstance(a, Tensor):
         return float(sum((a * b).sum(1).tolist()))
     return float(np.matmul(a[:, None, :], b[:, :, None]).sum(dtype=np.float64))
-
-
-def _in_double(own: Tensor, their: Tensor) -> tuple[float, float, float]:
-    """Σ own·their, Σ own², Σ their² where single precision would not do."""
-    dot, square = _product(own.double(), their.double())
-    return dot, _product(own.double(), own.double())[1], square
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

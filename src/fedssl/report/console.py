@@ -114,7 +114,8 @@ def start_panel(info: RunInfo) -> Panel:
     )
     rows.add_row(
         "method",
-        f"{config.objective.name} + {config.method.name} + {config.aggregation.name}, {config.rounds} rounds "
+        f"{config.objective.name} with {config.method.name}, aggregated by {config.aggregation.name}; "
+        f"{config.rounds} rounds "
         f"of {config.train.epochs:g} epochs, batch {config.train.batch_size}, "
         f"{config.train.optimizer} {config.train.lr:g}",
     )

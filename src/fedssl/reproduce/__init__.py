@@ -36,7 +36,7 @@ def reproduce(
     at: Scale = next(each for each in SCALES if each == scale)
     # Everything is checked before anything runs.
     work = [(recipe, cells(recipe, at, seeds, overrides or {})) for recipe in recipes]
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     if dry_run:
         _list(work, at, Path(out), console)
         return []
@@ -84,7 +84,7 @@ def _run(
     console.print(f"{recipe.name}, scale {scale}: {len(planned)} cells", markup=False)
     results = written(run_cells(planned, out / "runs", console, written), final=True)
     page = f"\n{heading(results)}\n\n{table(results)}\n\n{orderings(results)}".rstrip()
-    console.print(f"{page}\n\nwritten to {out / recipe.name}-{scale}.md", markup=False, soft_wrap=True)
+    console.print(f"{page}\n\nwritten to {out / recipe.name}-{scale}.md", markup=False)
     return results
 
 

@@ -33,7 +33,7 @@ class DryRun:
         self.console.print(f"\n{recipe.name}, scale {scale}: {recipe.source}: {recipe.title}", markup=False)
         places = dict.fromkeys((cell.row, cell.column) for cell in cells)
         body = [self._line([cell for cell in cells if (cell.row, cell.column) == place]) for place in places]
-        self.console.print(grid(HEAD, body), markup=False, soft_wrap=True)
+        self.console.print(grid(HEAD, body), markup=False)
 
     def summary(self) -> None:
         unknown = f", and {self.unknown} runs whose images could not be counted" if self.unknown else ""

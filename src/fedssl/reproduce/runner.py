@@ -37,29 +37,25 @@ def run_cells(
 ) -> list[Outcome]:
     """One outcome a cell; `told` hears of all that there are after each run."""
     outcomes: list[Outcome] = []
-    failed: dict[Path, str] = {}
+    failed: dict[tuple[Path, str], str] = {}
     paths = {cell.folder: locate(runs, cell) for cell in cells}
     began, worked = time.monotonic(), 0
     for number, cell in enumerate(cells, start=1):
         path, start = paths[cell.folder], time.monotonic()
-        reused = (path / "result.json").exists()
-        if path not in failed:
+        reused, what = (path / "result.json").exists(), (path, cell.measure.model_dump_json())
+        if what not in failed:
             try:
                 outcomes.append(run_cell(cell, path))
             except Exception as error:  # whatever it is, the other cells go on
-                failed[path] = _in_short(error)
+                failed[what] = _in_short(error)
                 _keep_traceback(path)
-        if path in failed:
-            outcomes.append(Outcome(cell, path, error=failed[path]))
+        if what in failed:
+            outcomes.append(Outcome(cell, path, error=failed[what]))
         worked += not reused
-        left = (
-            (time.monotonic() - began)
-            / max(worked, 1)
-            * _missing({paths[ahead.folder] for ahead in cells[number:]})
-        )
-        console.print(
-            _line(number, len(cells), outcomes[-1], reused, time.monotonic() - start, left), markup=False
-        )
+        missing = _missing({paths[ahead.folder] for ahead in cells[number:]})
+        left = (time.monotonic() - began) / max(worked, 1) * missing
+        took = "reused" if reused else duration(time.monotonic() - start)
+        console.print(_line(number, len(cells), outcomes[-1], took, left), markup=False)
         if not reused:
             told(outcomes)
     return outcomes
@@ -114,10 +110,8 @@ def _keep_traceback(path: Path) -> None:
         (path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
 
 
-def _line(number: int, total: int, outcome: Outcome, reused: bool, seconds: float, left: float) -> str:
-    what = (
-        f"failed: {outcome.error}" if outcome.number is None else shown(outcome.number, outcome.cell.measure)
-    )
-    took = "reused" if reused else duration(seconds)
-    ahead = f"  left {duration(left)}" if number < total else ""
-    return f"{number:>{len(str(total))}}/{total}  {outcome.cell.name}: {what}  {took}{ahead}"
+def _line(place: int, total: int, outcome: Outcome, took: str, left: float) -> str:
+    number, measure = outcome.number, outcome.cell.measure
+    what = f"failed: {outcome.error}" if number is None else shown(number, measure)
+    ahead = f"  left {duration(left)}" if place < total else ""
+    return f"{place:>{len(str(total))}}/{total}  {outcome.cell.name}: {what}  {took}{ahead}"

@@ -43,7 +43,7 @@ def heading(results: Results) -> str:
 
 
 def command(results: Results) -> str:
-    words = [f"{key}={value}" for key, value in results.overrides.items()]
+    words = [f"{key}={value}" for key, value in _overrides(results).items()]
     name = results.recipe.name
     return " ".join(
         ["fedssl reproduce", name, f"--scale {results.scale}", f"--seeds {results.seeds}", *words]
@@ -124,7 +124,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "title": heading(results),
         "scale": results.scale,
         "seeds": results.seeds,
-        "overrides": dict(results.overrides),
+        "overrides": _overrides(results),
         "cells": [
             {
                 "row": outcome.cell.row,
@@ -160,6 +160,11 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 # --- pieces ---------------------------------------------------------------------------------------
+
+
+def _overrides(results: Results) -> dict[str, Any]:
+    """As they were given; but where the images lie is a matter of this machine."""
+    return {key: "FOLDER" if key == "data.root" else value for key, value in results.overrides.items()}
 
 
 def _unit(results: Results) -> str:
@@ -227,7 +232,7 @@ def _settings(results: Results) -> str:
         for column in recipe.columns_at(scale)
     ]
     common = {key: value for key, value in cells[0].items() if all(cell.get(key) == value for cell in cells)}
-    common |= results.overrides
+    common |= {key: value for key, value in results.overrides.items() if key != "data.root"}
     text = "\n".join(f"    {key} = {_toml(value)}" for key, value in sorted(common.items()))
     apart = []
     for kind, parts in (("row", recipe.rows_at(scale)), ("column", recipe.columns_at(scale))):
