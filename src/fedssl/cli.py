@@ -152,13 +152,17 @@ def _reproduce(options: argparse.Namespace) -> None:
     from fedssl.config import parse_overrides
     from fedssl.reproduce import reproduce
 
+    words = options.overrides
+    table = options.table
+    if table is not None and "=" in table:  # overrides only: all recipes
+        table, words = None, [table, *words]
     reproduce(
-        options.table,
+        table,
         scale=options.scale,
         seeds=options.seeds,
         dry_run=options.dry_run,
         out=options.out,
-        overrides=parse_overrides(options.overrides),
+        overrides=parse_overrides(words),
     )
 
 

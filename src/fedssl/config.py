@@ -58,7 +58,7 @@ class ViewsConfig(Options):
     )
     crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
     flip: float | None = Field(
-        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's"
+        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's, 0 for digits"
     )
     jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
     grey: float | None = Field(None, ge=0, le=1, description="chance of greyscale; none: the recipe's")
@@ -78,7 +78,7 @@ class ModelConfig(Options):
 
 class TrainConfig(Options):
     epochs: float = Field(2.0, gt=0, description="local epochs per round (E); a fraction is allowed")
-    batch_size: int = Field(64, ge=2, description="images per step (B)")
+    batch_size: int = Field(32, ge=2, description="images per step (B)")
     lr: float = Field(0.05, gt=0, description="learning rate of the first round")
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="fresh in every round")
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")

@@ -396,3 +396,14 @@ def test_wrong_settings_are_refused() -> None:
         build("simclr", channels=4)
     with pytest.raises(ConfigError, match="num_views=0"):
         build("simclr", num_views=0)
+
+
+def test_digits_are_not_mirrored_unless_one_asks_for_it() -> None:
+    from fedssl.data.images import ImageSet
+    from fedssl.data.views import fitting
+
+    digits = ImageSet(torch.zeros(1, 8, 8, 1, dtype=torch.uint8), mirrored=False)
+    photos = ImageSet(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
+    assert fitting(ViewsConfig(), digits).flip == 0
+    assert fitting(ViewsConfig(flip=0.5), digits).flip == 0.5
+    assert fitting(ViewsConfig(), photos).flip is None

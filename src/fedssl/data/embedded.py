@@ -42,6 +42,7 @@ def _images(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.uint8]) -> 
         y=torch.from_numpy(labels.astype(np.int64)),
         classes=tuple("0123456789"),
         name=name,
+        mirrored=False,
     )
 
 

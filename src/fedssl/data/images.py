@@ -21,6 +21,7 @@ class ImageSet:
     domains: tuple[str, ...] = ()
     name: str = ""
     warnings: tuple[str, ...] = field(default=())
+    mirrored: bool = True  # whether a mirror image is still of its class: not so for digits
 
     def __len__(self) -> int:
         return int(self.x.shape[0])

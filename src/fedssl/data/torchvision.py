@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 STL10_SPLITS = ("train", "unlabeled", "train+unlabeled")
 
+DIGITS = ("mnist", "usps", "svhn")  # whose mirror images are no digits
+
 
 def cifar10(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
     """50,000 and 10,000 colour images of 32×32 pixels, 10 classes."""
@@ -119,4 +121,4 @@ def _images(source: Any, name: str, labelled: bool = True) -> ImageSet:
         return ImageSet(x, name=name)
     labels = source.labels if hasattr(source, "labels") else source.targets
     y = torch.as_tensor(labels).to(torch.int64)
-    return ImageSet(x, y, tuple(getattr(source, "classes", ())), name=name)
+    return ImageSet(x, y, tuple(getattr(source, "classes", ())), name=name, mirrored=name not in DIGITS)

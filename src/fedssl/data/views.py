@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedssl.config import ViewsConfig
 from fedssl.data import colour, geometry
+from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError, did_you_mean
 
 
@@ -75,6 +76,13 @@ def override(view: View, config: ViewsConfig) -> View:
     if "jitter" in given:
         given["jitter"] = distortion(given["jitter"])
     return replace(view, **given)
+
+
+def fitting(config: ViewsConfig, images: ImageSet) -> ViewsConfig:
+    """The config for these images: a flip that nobody asked for is left out where it makes another class."""
+    if images.mirrored or config.flip is not None:
+        return config
+    return config.model_copy(update={"flip": 0.0})
 
 
 def plain(images: Tensor, mean: float, std: float) -> Tensor:

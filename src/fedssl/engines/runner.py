@@ -9,7 +9,7 @@ import torch
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
-from fedssl.data.views import Views
+from fedssl.data.views import Views, fitting
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import ConfigError, FedsslError
@@ -56,7 +56,7 @@ class ClientRunner:
         self.features = network.encoder.features
         images = federation.train
         self.views = Views(
-            config.views,
+            fitting(config.views, images),
             config.objective.views,
             images.size,
             images.channels,

@@ -40,19 +40,20 @@ def set_up(folder: Path) -> ClientRunner:
     setup = json.loads((folder / "setup.json").read_text())
     config = from_values(setup["config"])
     torch.set_num_threads(config.engine.threads)
-    federation = federate(config) if setup["mapped"] else _copied(folder, tuple(setup["classes"]))
+    federation = federate(config) if setup["mapped"] else _copied(folder, setup)
     images = federation.train
     network = build_network(config, images.size, images.channels, len(images.classes))
     memories = MemoryStore(Path(setup["memories"]), config.engine.cache_mb)
     return ClientRunner(config, federation, network, memories)
 
 
-def _copied(folder: Path, classes: tuple[str, ...]) -> Federation:
+def _copied(folder: Path, setup: dict[str, Any]) -> Federation:
     """The images that the main process put down for its workers."""
     images = ImageSet(
         x=_mapped(folder / "x.npy"),
         y=_mapped(folder / "y.npy") if (folder / "y.npy").exists() else None,
-        classes=classes,
+        classes=tuple(setup["classes"]),
+        mirrored=setup["mirrored"],
     )
     with np.load(folder / "parts.npz") as stored:
         parts = [stored[f"arr_{client}"] for client in range(len(stored.files))]

@@ -95,6 +95,7 @@ class Workers:
                 "config": self.config.resolved(),
                 "memories": str(self.memories.resolve()),
                 "classes": list(images.classes),
+                "mirrored": images.mirrored,
                 "mapped": mapped,
             },
         )

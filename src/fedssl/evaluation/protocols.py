@@ -14,7 +14,7 @@ from fedssl.config import Config, load
 from fedssl.data import sets
 from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
-from fedssl.data.views import Views
+from fedssl.data.views import Views, fitting
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.errors import ConfigError, DataError, RunError, did_you_mean
@@ -58,7 +58,11 @@ def evaluate(directory: RunDir, protocol: str, overrides: Mapping[str, Any]) -> 
     for key in overrides:
         if key.split(".")[0] not in ("data", "probe", "semi", "device"):
             raise ConfigError(f"{key} has no meaning in an evaluation: only data.*, probe.*, semi.*, device")
-    found = {**PROTOCOLS[protocol](bring_back(directory, overrides)), "overrides": dict(overrides)}
+    threads = torch.get_num_threads()
+    try:
+        found = {**PROTOCOLS[protocol](bring_back(directory, overrides)), "overrides": dict(overrides)}
+    finally:
+        torch.set_num_threads(threads)
     directory.append_evaluation(found)
     return found
 
@@ -130,7 +134,13 @@ def semi(run: Finished) -> dict[str, Any]:
         share = options.labels * len(federation.train) / len(labelled)
         labelled = labelled.subset(subset(labelled.y, share, run.config.seed))
     views = Views(
-        run.config.views, "supervised", labelled.size, labelled.channels, data.mean, data.std, num_views=1
+        fitting(run.config.views, labelled),
+        "supervised",
+        labelled.size,
+        labelled.channels,
+        data.mean,
+        data.std,
+        num_views=1,
     )
 
     def tuned(encoder: torch.nn.Module) -> Scores:
