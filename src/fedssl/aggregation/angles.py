@@ -1,27 +1,22 @@
 """Angular divergence δ = cos(w_g, w_k) between the global model and a client's (L-DAWA, Eq. 2).
 
 Every fold measures it: some rules scale by it, and Fig. 4 of the paper follows it over the rounds.
-It must not depend on how many threads sum or on how tensors lie in memory, or two engines would
-disagree in the last bits. So products are summed over rows of a fixed length, each by one thread:
-BLAS splits only what is longer, and a loop over rows beats it at that (see benchmarks/aggregation.py).
+It does not depend on how tensors lie in memory, which a resumed run may change; as all sums in
+torch do, it depends in its last bits on the number of threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-ROW = 4096  # products that are summed in the tensor's own precision; rows are summed in double
-PIECE = 32 * ROW  # elements handled at a time: two arrays of this size stay in a core's cache
-
-Matrix = Any  # of NumPy on a CPU, whose loop over rows is the fastest; of torch on other devices
+# Elements whose products are summed in their own precision; such sums are added up in double. A
+# piece comes from memory for the product with the global one, and from cache for that with itself.
+PIECE = 1 << 18
 
 # In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
 SAFE = (1e-20, 1e30)
@@ -50,24 +45,25 @@ class Reference:
             for name, tensor in previous.items()
             if tensor.is_floating_point() and name not in statistics
         }
-        squares = [square for _, square in _products([(own, own) for own in self.layers.values()])]
-        self._squares = [
-            square if _safe(square) else _product(own.double(), own.double())[1]
-            for own, square in zip(self.layers.values(), squares, strict=True)
-        ]
+        self._squares = {name: _square(own) for name, own in self.layers.items()}
 
     @torch.no_grad()
     def compare(self, state: Mapping[str, Tensor]) -> Comparison:
         """Measure a client's layers, in one pass over them."""
-        theirs = {name: _flat(state[name].to(own.device, own.dtype)) for name, own in self.layers.items()}
-        pairs = list(zip(self.layers.values(), theirs.values(), strict=True))
-        sums = []
-        for (a, b), own, (dot, their) in zip(pairs, self._squares, _products(pairs), strict=True):
-            if not _safe(their) or not (_safe(own) or own == 0):
-                dot, their = _product(a.double(), b.double())
-            sums.append((dot, own, their))
-        angles = dict(zip(self.layers, (_cosine(*three) for three in sums), strict=True))
-        return Comparison(angles, _cosine(*map(sum, zip(*sums, strict=True))), self.layers, theirs)
+        theirs = {
+            name: state[name].detach().to(own.device, own.dtype).reshape(-1) for name, own in self.layers.items()
+        }
+        sums = {name: self._sums(name, their) for name, their in theirs.items()}
+        angles = {name: _cosine(*three) for name, three in sums.items()}
+        return Comparison(angles, _cosine(*map(sum, zip(*sums.values(), strict=True))), self.layers, theirs)
+
+    def _sums(self, name: str, their: Tensor) -> tuple[float, float, float]:
+        """Σ w_g·w_k, Σ w_g², Σ w_k² of one layer."""
+        own, own_square = self.layers[name], self._squares[name]
+        dot, square = _products(own, their)
+        if not _safe(square) or not (_safe(own_square) or own_square == 0):
+            dot, square = _products(own.double(), their.double())
+        return dot, own_square, square
 
 
 def angles(
@@ -94,51 +90,33 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _products(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[float, float]]:
-    """(Σ a·b, Σ b·b) of each pair; the large ones are shared out among threads, the largest first."""
-    threads = torch.get_num_threads()
-    large = [index for index, (a, _) in enumerate(pairs) if a.numel() >= PIECE] if threads > 1 else []
-    large.sort(key=lambda index: -pairs[index][0].numel())
-    with ThreadPoolExecutor(threads) as pool:
-        jobs = {index: pool.submit(_product, *pairs[index]) for index in large}
-        return [jobs[i].result() if i in jobs else _product(*pair) for i, pair in enumerate(pairs)]
-
-
-def _product(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """(Σ a·b, Σ b·b). A piece comes from memory for the first sum, and from cache for the second."""
+def _products(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """Σ a·b and Σ b·b."""
     dot = square = 0.0
-    with np.errstate(over="ignore"):  # what overflows is not safe, and is summed again in double
-        for own, their in zip(_pieces(a), _pieces(b), strict=True):
-            dot += _inner(own, their)
-            square += _inner(their, their)
+    for own, their in _pieces(a, b):
+        dot += float(torch.dot(own, their))
+        square += float(torch.dot(their, their))
     return dot, square
 
 
-def _pieces(tensor: Tensor) -> Iterator[Matrix]:
-    """Whole rows, a piece at a time, then the rest as one short row."""
-    values: Matrix = tensor.numpy() if tensor.device.type == "cpu" else tensor
-    whole = len(values) // ROW * ROW
-    for start in range(0, whole, PIECE):
-        yield values[start : min(start + PIECE, whole)].reshape(-1, ROW)
-    if whole < len(values):
-        yield values[whole:].reshape(1, -1)
-
-
-def _inner(a: Matrix, b: Matrix) -> float:
-    """Σ a·b, row by row."""
-    if isinstance(a, Tensor):
-        return float(sum((a * b).sum(1).tolist()))
-    return float(np.matmul(a[:, None, :], b[:, :, None]).sum(dtype=np.float64))
+def _square(a: Tensor) -> float:
+    square = sum(float(torch.dot(piece, piece)) for piece, _ in _pieces(a, a))
+    return square if a.dtype == torch.float64 or _safe(square) else _square(a.double())
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
     square = 0.0
-    for own, their in zip(_pieces(a), _pieces(b), strict=True):
+    for own, their in _pieces(a, b):
         difference = their - own
-        square += _inner(difference, difference)
+        square += float(torch.dot(difference, difference))
     if a.dtype != torch.float64 and not _safe(square):
         return _distance(a.double(), b.double())
     return math.sqrt(square)
+
+
+def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    for start in range(0, len(a), PIECE):
+        yield (a[start : start + PIECE], b[start : start + PIECE]) if len(a) > PIECE else (a, b)
 
 
 def _safe(square: float) -> bool:
