@@ -114,6 +114,8 @@ def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # Shells start background jobs with interrupts ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
         time.sleep(0.05)
