@@ -40,13 +40,14 @@ class HoldingFold(Fold):
         self.rule = rule
         self._states: list[State] = []
 
-    def _add(self, upload: Upload, compared: Comparison) -> None:
+    def _add(self, upload: Upload) -> Comparison:
         copies = {
             name: upload.state[name].to(old.device, sum_type(old), copy=True)
             for name, old in self.previous.items()
             if not is_counter(old)
         }
         self._states.append(copies)
+        return self.reference.compare(upload.state)
 
     def _finish(self) -> State:
         return self.rule.combine(self._states, list(self.reference.layers))

@@ -60,16 +60,12 @@ class Fold(ABC):
         if upload.client in self.report:
             raise ValueError(f"client {upload.client} was added before")
         check(self.previous, upload.state, f"upload of client {upload.client}")
-        compared = self.reference.compare(upload.state)
-        self.report[upload.client] = {
-            "angle": compared.angle,
-            "layer_angle": mean_angle(compared.angles),
-        }
+        compared = self._add(upload)
         for name, tensor in upload.state.items():
             if is_counter(tensor):
                 known, tensor = self._counters.get(name), tensor.to(self.previous[name].device)
                 self._counters[name] = tensor.clone() if known is None else torch.maximum(known, tensor)
-        self._add(upload, compared)
+        self.report[upload.client] = {"angle": compared.angle, "layer_angle": mean_angle(compared.angles)}
 
     @torch.no_grad()
     def finish(self) -> State:
@@ -86,8 +82,8 @@ class Fold(ABC):
             raise ValueError("the fold is finished: start a new one")
 
     @abstractmethod
-    def _add(self, upload: Upload, compared: Comparison) -> None:
-        """Fold the floating tensors of an upload in."""
+    def _add(self, upload: Upload) -> Comparison:
+        """Fold the floating tensors of an upload in, and compare them with the global ones."""
 
     @abstractmethod
     def _finish(self) -> State:

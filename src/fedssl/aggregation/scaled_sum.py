@@ -92,9 +92,11 @@ class SummingFold(Fold):
         self.rule = rule
         self._sums = {name: Sum(old) for name, old in previous.items() if not is_counter(old)}
 
-    def _add(self, upload: Upload, compared: Comparison) -> None:
+    def _add(self, upload: Upload) -> Comparison:
+        compared = self.reference.compare(upload.state)
         for name, weight in self.rule.weights(compared, upload).items():
             self._sums[name].add(upload.state[name], weight)
+        return compared
 
     def _finish(self) -> State:
         return {name: total.mean() for name, total in self._sums.items()}
@@ -110,11 +112,11 @@ class Sum:
         self._reference = 0.0
 
     def add(self, tensor: Tensor, weight: Weight) -> None:
+        """Add one client's tensor."""
         tensor = tensor.to(self._like.device)
         if self._total is None:
             self._reference, self._mass = weight.log_mass, 1.0
-            wide = tensor.contiguous().to(sum_type(self._like))
-            self._total = torch.mul(wide, weight.factor)
+            self._total = torch.mul(tensor.contiguous().to(sum_type(self._like)), weight.factor)
             return
         if weight.log_mass > self._reference + REACH:
             shrink = _ratio(self._reference, weight.log_mass)
