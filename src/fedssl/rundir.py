@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedssl.config import Config, from_values, read_toml
 from fedssl.errors import RunError
 from fedssl.state import State
-from fedssl.storage import save_tensors, write_atomic, write_json, write_toml
+from fedssl.storage import save_tensors, write_json, write_text, write_toml
 
 
 class RunDir:
@@ -73,7 +73,7 @@ class RunDir:
     def rewind(self, round: int) -> None:
         """Forget the metrics of rounds that will run again."""
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["round"] <= round]
-        write_atomic(self.metrics_file, lambda file: _write(file, "".join(kept)))
+        write_text(self.metrics_file, "".join(kept))
 
     # --- what is written once ----------------------------------------------------------------
 
@@ -117,7 +117,3 @@ class RunDir:
             raise RunError(f"{self.path} has not finished: `fedssl resume {self.path}`")
         loaded: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
         return loaded
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")

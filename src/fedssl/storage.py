@@ -36,16 +36,19 @@ def write_atomic(path: Path, write: Callable[[Path], None], durable: bool = True
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    def write(file: Path) -> None:
+        file.write_text(text, encoding="utf-8")
+
+    write_atomic(path, write)
+
+
 def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, lambda file: _dump(file, json.dumps(value, indent=2) + "\n"))
+    write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_toml(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomic(path, lambda file: _dump(file, tomli_w.dumps(value)))
-
-
-def _dump(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
+    write_text(path, tomli_w.dumps(value))
 
 
 def save_tensors(

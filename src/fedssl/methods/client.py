@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -59,10 +58,6 @@ class Client:
                 rest[name] = given.get(source, value)
         restore(self.model, given)
         restore(self.model, rest)
-
-    def encoder_parameters(self, parts: Iterable[str]) -> list[str]:
-        """Names of the parameters below these parts (as many as the objective has)."""
-        return list(self.model.parameters_under(parts))
 
     def check_deadline(self) -> None:
         if time.monotonic() > self.deadline:

@@ -92,17 +92,13 @@ def _write(results: Results, out: Path, final: bool) -> None:
     """After every run, so that a table that is stopped has what there is; the picture comes at the end."""
     from fedssl.reproduce.figure import draw
     from fedssl.reproduce.table import as_json, markdown
-    from fedssl.storage import write_atomic, write_json
+    from fedssl.storage import write_json, write_text
 
     name = f"{results.recipe.name}-{results.scale}"
     drawn = final and results.recipe.figure is not None and draw(results, out / f"{name}.png")
     text = markdown(results, f"{name}.png" if drawn else "")
-    write_atomic(out / f"{name}.md", lambda file: _put(file, text))
+    write_text(out / f"{name}.md", text)
     write_json(out / f"{name}.json", as_json(results))
-
-
-def _put(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
 
 
 def _list(work: list[tuple[Recipe, list[Cell]]], scale: Scale, out: Path, console: Console) -> None:
