@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from fedssl.aggregation import AGGREGATIONS
 from fedssl.data import PARTITIONS, SHIFTS
+from fedssl.engines import ENGINES
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.methods import METHODS
 from fedssl.objectives import OBJECTIVES
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fedssl.aggregation.server_optimizer import ServerOptimizer as Server
     from fedssl.data.partitions import Partition
     from fedssl.data.shifts import Shift
+    from fedssl.engines.engine import Engine
     from fedssl.methods.method import Method
     from fedssl.objectives.objective import Objective
 
@@ -99,13 +101,6 @@ class ParticipationConfig(Options):
     timeout: float = Field(0.0, ge=0, description="seconds after which a client is too late; 0: never")
 
 
-class EngineConfig(Options):
-    name: Literal["local"] = Field("local", description="who runs the loop")
-    workers: int = Field(1, ge=1, description="processes that train clients")
-    threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
-    cache_mb: int = Field(512, ge=0, description="client memories kept in memory, per process")
-
-
 class ProbeConfig(Options):
     every: int = Field(5, ge=0, description="rounds between kNN monitors; 0: only at the end")
     protocol: Literal["linear", "knn", "none"] = Field("linear", description="the final probe")
@@ -169,6 +164,7 @@ if not TYPE_CHECKING:
     Objective = _chosen(OBJECTIVES, "objective")
     Method = _chosen(METHODS, "method")
     Rule = _chosen(AGGREGATIONS, "aggregation")
+    Engine = _chosen(ENGINES, "engine")
     Server = _built("fedssl.aggregation.server_optimizer:ServerOptimizer", "server")
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -177,6 +173,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "objective": {"name": "simclr"},
     "method": {"name": "fedavg"},
     "aggregation": {"name": "fedavg"},
+    "engine": {"name": "local"},
     "server": {},
 }
 
@@ -198,7 +195,7 @@ class Config(Options):
     server: Server
     train: TrainConfig = TrainConfig()
     participation: ParticipationConfig = ParticipationConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: Engine
     probe: ProbeConfig = ProbeConfig()
     semi: SemiConfig = SemiConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -17,11 +17,9 @@ from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config
 from fedssl.data.federation import Federation, federate
 from fedssl.data.partitions import earth_movers_distance
-from fedssl.engines.local import InProcess
-from fedssl.engines.loop import RoundLoop, RoundReport
+from fedssl.engines.loop import RoundReport
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
-from fedssl.engines.workers import Workers
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.models.describe import described
@@ -104,16 +102,15 @@ class Experiment:
         start, server = self.checkpoints.latest() or (0, self.models.first_server())
         self.directory.rewind(start)
         self.listener.started(self._info(start))
-        many = config.engine.workers > 1
-        engine = Workers(config, self.federation, self.directory.memories) if many else InProcess(self.runner)
+        clients = config.engine.clients(config, self.runner, self.federation)
         try:
-            loop = RoundLoop(config, self.runner.model, self.federation.clients, engine, self.memories)
+            loop = config.engine.loop(config, self.runner, self.federation, clients)
             loop.memory_rounds = self.memories.rewind(start)
             self.loop, self.server = loop, server
             self.server = loop.run(server, start, self._after_round)
             self.checkpoints.wait()
         finally:
-            engine.close()
+            clients.close()
 
     def _after_round(self, report: RoundReport, server: ServerState) -> None:
         config, number = self.config, report.round

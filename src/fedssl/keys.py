@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from fedssl.aggregation import AGGREGATIONS
 from fedssl.config import DEFAULTS, MAIN_KEY, Config
 from fedssl.data import DATASETS, PARTITIONS, SHIFTS
+from fedssl.engines import ENGINES
 from fedssl.methods import METHODS
 from fedssl.models import ENCODERS
 from fedssl.objectives import OBJECTIVES
@@ -22,6 +23,7 @@ CHOICES: dict[str, Registry] = {
     "objective": OBJECTIVES,
     "method": METHODS,
     "aggregation": AGGREGATIONS,
+    "engine": ENGINES,
 }
 
 
@@ -42,6 +44,7 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": _summaries(DATASETS),
     "partitions": _summaries(PARTITIONS),
     "shifts": _summaries(SHIFTS),
+    "engines": _summaries(ENGINES),
     "encoders": _summaries(ENCODERS),
     "recipes": _recipes,
 }

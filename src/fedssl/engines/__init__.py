@@ -1,1 +1,10 @@
 """Who runs the loop, and where state lives."""
+
+from fedssl.registry import Registry
+
+ENGINES = Registry(
+    "engine",
+    {
+        "local": "fedssl.engines.local:Local",
+    },
+)

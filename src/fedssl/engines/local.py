@@ -1,11 +1,16 @@
-"""Clients in this process, one after the other."""
+"""All clients on this machine: in this process one after the other, or in worker processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fedssl.engines.engine import Engine
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
+
+
+class Local(Engine):
+    """All clients on this machine, and a server in this process."""
 
 
 class InProcess:

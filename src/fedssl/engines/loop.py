@@ -24,6 +24,9 @@ class Clients(Protocol):
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         """Outcomes in the order of the tasks, each as soon as it can be had."""
 
+    def close(self) -> None:
+        """Let go of processes, connections and files."""
+
 
 @dataclass
 class RoundReport:

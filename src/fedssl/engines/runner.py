@@ -36,6 +36,9 @@ def build_network(config: Config, size: tuple[int, int], channels: int, classes:
         torch.manual_seed(derive(config.seed, "init"))
         encoder = build_encoder(config.model, size, channels)
         model = config.objective.build(encoder.module, encoder.features, config.model, classes)
+        model.extend(
+            config.method.parts(model, lambda: build_encoder(config.model, size, channels), config.model)
+        )
     return Network(model, encoder, snapshot(model))
 
 

@@ -52,7 +52,7 @@ class Models:
         task = Task(
             number, client, self.method.broadcast(server, client, number), memory_rounds.get(client, 0)
         )
-        return self.runner.receive(task).part("encoder")
+        return self.method.personal_encoder(self.runner.receive(task))
 
     def untrained(self) -> nn.Module:
         restore(self.runner.model, self.runner.initial)

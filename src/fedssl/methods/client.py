@@ -54,7 +54,9 @@ class Client:
         rest = {}
         for name, value in self.initial.items():
             if name not in given:
-                source = sources.get(name, name)
+                source = name
+                while source in sources and source not in given:
+                    source = sources[source]
                 rest[name] = given.get(source, value)
         restore(self.model, given)
         restore(self.model, rest)

@@ -8,14 +8,19 @@ in `ServerState`, what a client knows is in `ClientMemory`; an engine carries bo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import nn
+
 from fedssl.aggregation.rule import Fold, Rule
 from fedssl.aggregation.server_optimizer import ServerOptimizer
+from fedssl.config import ModelConfig
 from fedssl.methods.client import Client
 from fedssl.methods.training import Training, train_locally
-from fedssl.models.model import Model, Role
+from fedssl.models.encoders import Encoder
+from fedssl.models.model import Model, Part, Role
 from fedssl.options import Choice
 from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload
 
@@ -39,6 +44,14 @@ class Method(Choice):
 
     evaluates: ClassVar[Literal["global", "personal"]] = "global"  # whose encoder is the result
     pools_data: ClassVar[bool] = False  # one client holds the data of all
+
+    def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
+        """What the method needs beside the objective's own parts; `encoder` builds another fresh one."""
+        return {}
+
+    def personal_encoder(self, model: Model) -> nn.Module:
+        """A client's own encoder, once its model has been received."""
+        return model.part("encoder")
 
     # --- what leaves a client, and what it keeps ---------------------------------------------
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedssl.config import TrainConfig
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.optimizers import Optimizer
+from fedssl.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,37 @@ class Training:
     views: int
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a loss is computed on: some images of the client, and views of them."""
+
+    images: Tensor  # as they are, uint8 [B, H, W, C]
+    views: list[Tensor]  # normalised float32 [B, C, H, W]
+    labels: Tensor | None
+    rng: torch.Generator  # on the CPU, for what a loss draws itself
+
+
+Loss = Callable[[Batch], Tensor]
+
+
+def objective_loss(client: Client, model: Model | None = None) -> Loss:
+    """The client's objective on its model (or on another one of the same parts)."""
+    trained = client.model if model is None else model
+    return lambda batch: client.objective.loss(trained, batch.views, batch.labels, batch.rng)
+
+
 def train_locally(
     client: Client,
     *,
+    loss: Loss | None = None,
+    model: Model | None = None,
     parameters: list[nn.Parameter] | None = None,
     epochs: float | None = None,
-    penalty: Callable[[], Tensor] | None = None,
     purpose: str = "train",
 ) -> Training:
-    """Minimise the objective (plus a penalty) over the client's images with a fresh optimizer."""
-    model, objective, config = client.model, client.objective, client.config
+    """Minimise a loss (the objective's) over the client's images with a fresh optimizer."""
+    model, objective, config = model or client.model, client.objective, client.config
+    loss_of = loss or objective_loss(client, model)
     trained = objective.trained(model) if parameters is None else parameters
     optimizer = Optimizer(trained, config, learning_rate(config, client.round, client.rounds))
     order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
@@ -42,20 +64,20 @@ def train_locally(
     steps = views_made = 0
     for positions in batches(len(client.images), config.batch_size, epochs or config.epochs, order):
         images, labels = client.images.batch(positions)
-        views = client.views(images.to(client.device, non_blocking=True), draws)
+        images = images.to(client.device, non_blocking=True)
+        labels = None if labels is None else labels.to(client.device)
+        batch = Batch(images, client.views(images, draws), labels, draws)
         with autocast(client.device, config.precision):
-            loss = objective.loss(model, views, None if labels is None else labels.to(client.device), draws)
-        if penalty is not None:
-            loss = loss + penalty()
+            value = loss_of(batch)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        value.backward()  # type: ignore[no-untyped-call]
         if config.clip:
             nn.utils.clip_grad_norm_(trained, config.clip)
         optimizer.step()
         objective.after_step(model)
-        total += loss.detach()
+        total += value.detach()
         steps += 1
-        views_made += len(views) * len(positions)
+        views_made += len(batch.views) * len(positions)
         client.check_deadline()
     mean = float(total) / steps
     if not math.isfinite(mean):

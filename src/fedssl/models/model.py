@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -37,10 +37,22 @@ class Model(nn.Module):
         self.roles: dict[str, Role] = {}
         self.copies: dict[str, tuple[str, ...]] = {}
         for name, part in parts.items():
-            self.add_module(name, part.module)
-            self.roles[name] = part.role
-            if part.copy_of:
-                self.copies[name] = part.copy_of
+            self.add(name, part)
+        self.added: set[str] = set()
+
+    def add(self, name: str, part: Part) -> None:
+        self.add_module(name, part.module)
+        self.roles[name] = part.role
+        if part.copy_of:
+            self.copies[name] = part.copy_of
+
+    def extend(self, parts: Mapping[str, Part]) -> None:
+        """Add what a federated method needs beside the objective's own parts."""
+        for name, part in parts.items():
+            if name in self.roles:
+                raise ValueError(f"the model has a part {name!r} already")
+            self.add(name, part)
+            self.added.add(name)
 
     def part(self, name: str) -> nn.Module:
         return self.get_submodule(name)
@@ -75,7 +87,8 @@ class Model(nn.Module):
     def sources(self) -> dict[str, str]:
         """For every tensor of a copied part, the name of the tensor it is a copy of.
 
-        `target` with `copy_of=("encoder", "projector")` holds `target.encoder.…`, `target.projector.…`.
+        `target` with `copy_of=("encoder", "projector")` holds `target.encoder.…`, `target.projector.…`;
+        a copy of a whole model holds copies of copies (`personal.target.encoder.…`).
         """
         names = self.names_under(self.copies)
         return {name: name.split(".", 1)[1] for name in names}

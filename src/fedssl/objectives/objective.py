@@ -38,5 +38,7 @@ class Objective(Choice):
         """What follows the optimizer's step: nothing, or a target's moving average."""
 
     def trained(self, model: Model) -> list[nn.Parameter]:
-        """Parameters the optimizer updates: those that take gradients."""
-        return [parameter for parameter in model.parameters() if parameter.requires_grad]
+        """Parameters the optimizer updates: those of the objective's own parts that take gradients."""
+        added = tuple(f"{part}." for part in model.added)
+        named = model.named_parameters()
+        return [value for name, value in named if value.requires_grad and not name.startswith(added)]

@@ -132,6 +132,7 @@ def locate(runs: Path, cell: Cell) -> Path:
 def folder(config: Config) -> str:
     """`cifar10-byol-fedema-s0-1a2b3c4d`: the same config is the same run, in whichever table it stands."""
     what = {key: value for key, value in config.resolved().items() if key not in HOW}
+    what |= {"engine": config.engine.identity()} if config.engine.identity() else {}
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
     data = (
         Path(config.data.root).stem.removesuffix("_train") if config.data.name == "npz" else config.data.name
