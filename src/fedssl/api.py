@@ -55,6 +55,19 @@ class Run:
         """One of the protocols of `fedssl eval`; options are config keys: `**{"probe.form": "epochs"}`."""
         return evaluate(self.directory, protocol, options)
 
+    def drift(self) -> dict[str, Any]:
+        """d_w between the local models of the last round, and to the global one, by layer (Dec-SSL, §B.3)."""
+        from fedssl.analysis.drift import drift
+
+        return drift(self.path)
+
+    def feature_map(self, file: str | Path, clients: tuple[int, int] = (0, 2), images: int = 500) -> Path:
+        """A picture of the features of the global and two local models, all in one plane."""
+        from fedssl.analysis.feature_map import feature_map, save_picture
+
+        save_picture(file, feature_map(self.path, clients, images))
+        return Path(file)
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from fedssl import __version__
+from fedssl.commands import deploying, looking, using
+from fedssl.commands.command import Command
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
 
 PURPOSE = "Learn one visual encoder from unlabeled images that never leave their owners."
-
-
-@dataclass(frozen=True)
-class Command:
-    """One word after `fedssl`: what it is for, its arguments, and what it does."""
-
-    purpose: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    do: Callable[[argparse.Namespace], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,7 +110,9 @@ def _resume(options: argparse.Namespace) -> None:
 def _eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="data.*, probe.*, semi.*, device")
-    parser.add_argument("--protocol", default="linear", help="knn, linear, semi, transfer or personal")
+    parser.add_argument(
+        "--protocol", default="linear", help="knn, linear, semi, transfer, generalization, personal or style"
+    )
 
 
 def _eval(options: argparse.Namespace) -> None:
@@ -126,11 +120,13 @@ def _eval(options: argparse.Namespace) -> None:
 
     from fedssl.api import Run
     from fedssl.config import parse_overrides
-    from fedssl.report.console import class_table, final_table
+    from fedssl.report.console import class_table, final_table, style_table
 
     found = Run(options.run).probe(options.protocol, **parse_overrides(options.overrides))
     console = Console(highlight=False)
     console.print(final_table([found]))
+    if found.get("styles"):
+        console.print(style_table(found))
     console.print(class_table(found))
 
 
@@ -166,6 +162,28 @@ def _reproduce(options: argparse.Namespace) -> None:
     )
 
 
+# --- theory ---------------------------------------------------------------------------------------
+
+
+def _theory_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--out", required=True, metavar="FILE.png", help="the picture")
+    parser.add_argument("--dimensions", type=int, nargs="+", metavar="d", help="default 100 200 400 800")
+    parser.add_argument("--sources", type=int, default=3, metavar="K", help="data sources (default 3)")
+    parser.add_argument("--seed", type=int, default=0, help="of the data (default 0)")
+
+
+def _theory(options: argparse.Namespace) -> None:
+    from rich.progress import track
+
+    from fedssl.analysis.theory import DIMENSIONS, save_picture, study, table
+
+    dimensions = options.dimensions or DIMENSIONS
+    studies = [study(d, options.sources, options.seed) for d in track(dimensions, "solving", transient=True)]
+    print(table(studies))
+    save_picture(options.out, studies)
+    print(f"the picture lies in {options.out}")
+
+
 # --- list -----------------------------------------------------------------------------------------
 
 
@@ -192,7 +210,13 @@ COMMANDS = {
     "run": Command("train a federation and probe its encoder", _run_arguments, _run),
     "resume": Command("go on where a run was stopped", _resume_arguments, _resume),
     "eval": Command("evaluate the encoder of a run", _eval_arguments, _eval),
+    **looking.COMMANDS,
     "reproduce": Command("run a table or figure of a paper", _reproduce_arguments, _reproduce),
+    "theory": Command(
+        "show, on linear models, why self-supervision is robust to heterogeneity", _theory_arguments, _theory
+    ),
+    **using.COMMANDS,
+    **deploying.COMMANDS,
     "list": Command("show what there is to choose from", _list_arguments, _list),
 }
 

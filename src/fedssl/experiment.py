@@ -15,13 +15,13 @@ import torch
 
 from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config
-from fedssl.data.federation import Federation, federate
+from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
 from fedssl.engines.loop import RoundReport
-from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
+from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.models.describe import described
 from fedssl.report.listener import Listener, RunInfo
 from fedssl.rundir import RunDir
@@ -83,19 +83,20 @@ class Experiment:
 
     def _set_up(self) -> None:
         config, directory = self.config, self.directory
-        self.federation = federate(config, self.listener.progress)
+        self.federation = config.engine.federation(config, self.listener.progress)
         images = self.federation.train
         network = build_network(config, images.size, images.channels, len(images.classes))
         self.encoder = network.encoder
-        self.memories = MemoryStore(directory.memories, config.engine.cache_mb)
+        self.memories = config.engine.memories(directory.memories)
         self.runner = ClientRunner(config, self.federation, network, self.memories)
         self.models = Models(self.runner)
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self.memories)
         self.prober = make_prober(
             images, self.federation.test, config.data, config.probe, self.runner.device, config.seed
         )
+        self.spread = Spread.over(self.federation, config.data, self.runner.device)
         self.distance = _distance(self.federation)
-        directory.write_partition(self.federation.parts, self.distance)
+        directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
 
     def _train(self) -> None:
         config = self.config
@@ -124,18 +125,25 @@ class Experiment:
             self._draw_partition()
 
     def _monitor(self, number: int) -> dict[str, Any]:
-        """The probe of a round: kNN on the encoders that the method answers for."""
+        """The probe of a round: kNN (with labels) and spread of the encoders that the method answers for.
+
+        The last round has at least the spread: every run says whether its encoder has collapsed.
+        """
         every = self.config.probe.every
-        if self.prober is None or not every or number % every:
+        due = bool(every) and number % every == 0
+        if not due and number < self.config.rounds:
             return {}
         began = time.monotonic()
-        numbers = [
-            self.prober.monitor(encoder)
-            for _, encoder in self.models.encoders(
-                self.server, self.loop.memory_rounds, self.config.probe.clients
-            )
-        ]
+        numbers = self.models.each(
+            self.prober.monitor if due and self.prober is not None else self.spread.measure,
+            self.server,
+            self.loop.memory_rounds,
+            self.config.probe.clients,
+        )
         mean = {name: sum(each[name] for each in numbers) / len(numbers) for name in numbers[0]}
+        warning = warn_of_collapse(mean["feature_std"], number)
+        if warning:
+            self.listener.note(warning)
         return {"probe": {**mean, "seconds": time.monotonic() - began}}
 
     def _finish(self) -> None:
@@ -169,6 +177,7 @@ class Experiment:
             return []
         self.listener.note("probing the encoder and, beside it, the untrained one")
         protocols = ["knn"] if self.config.probe.protocol == "knn" else ["linear", "knn"]
+        protocols += ["classifier"] if self.models.classifies else []
         return self.models.probe(
             self.prober, protocols, self.server, self.loop.memory_rounds, self.config.probe.clients
         )

@@ -77,14 +77,17 @@ class RunDir:
 
     # --- what is written once ----------------------------------------------------------------
 
-    def write_partition(self, parts: list[NDArray[np.int64]], distance: float | None) -> None:
-        """Who had which images, as indices into the training set."""
+    def write_partition(
+        self, parts: list[NDArray[np.int64]], distance: float | None, holdings: dict[str, dict[str, Any]]
+    ) -> None:
+        """Who had which images, as indices into the training set; and how many of each class and style."""
         write_json(
             self.path / "partition.json",
             {
                 "clients": len(parts),
                 "sizes": [len(part) for part in parts],
                 "earth_movers_distance": distance,
+                "holdings": holdings,
                 "indices": [part.tolist() for part in parts],
             },
         )

@@ -76,3 +76,10 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[s
     for name in names:
         total += float((a[name].double() - b[name].double()).square().sum())
     return math.sqrt(total)
+
+
+def layer_distances(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]
+) -> dict[str, float]:
+    """For each of the named tensors, the L2 norm of its difference (in double precision)."""
+    return {name: distance(a, b, [name]) for name in names}

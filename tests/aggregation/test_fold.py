@@ -109,8 +109,16 @@ def test_report_tells_the_angles(rule: str, previous: State, make_uploads: Make)
     uploads[0].state = {name: tensor.clone() for name, tensor in previous.items()}
     for upload in uploads:
         fold.add(upload)
-    assert fold.report[0] == {"angle": pytest.approx(1.0), "layer_angle": pytest.approx(1.0)}
     layers = [name for name in previous if previous[name].is_floating_point() and name not in STATISTICS]
+    one = pytest.approx(1.0)
+    assert fold.report[0] == {"angle": one, "layer_angle": one, "angles": dict.fromkeys(layers, one)}
+    expected = {
+        name: float(torch.cosine_similarity(previous[name].flatten(), uploads[1].state[name].flatten(), 0))
+        for name in layers
+        if previous[name].any() and uploads[1].state[name].any()
+    }
+    assert expected
+    assert {name: fold.report[1]["angles"][name] for name in expected} == pytest.approx(expected, abs=1e-6)
     a, b = (torch.cat([state[name].flatten() for name in layers]) for state in (previous, uploads[1].state))
     assert fold.report[1]["angle"] == pytest.approx(float(torch.cosine_similarity(a, b, dim=0)), abs=1e-6)
 

@@ -9,7 +9,7 @@ import torch
 
 from fedssl.aggregation import build
 from fedssl.aggregation.scaled_sum import ScaledSum
-from fedssl.aggregation.secure import SumOnly, client_side
+from fedssl.aggregation.secure import SumOnly, scaled
 from fedssl.errors import RunError
 from fedssl.state import State, Upload
 
@@ -28,7 +28,7 @@ def scaled_rule(name: str) -> ScaledSum:
 def summed(rule: ScaledSum, previous: State, uploads: list[Upload], reference: float = 0.0) -> State:
     server = SumOnly(previous)
     for upload in uploads:
-        server.add(client_side(rule, previous, upload, STATISTICS, reference))
+        server.add(scaled(rule, previous, upload, STATISTICS, reference))
     return server.finish()
 
 
@@ -84,7 +84,9 @@ def test_bad_input(previous: State, make_uploads: Make) -> None:
     with pytest.raises(RunError, match="no uploads"):
         SumOnly(previous).finish()
     (upload,) = make_uploads(1)
-    scaled = client_side(scaled_rule("fedavg"), previous, upload)
-    scaled.state["bn.bias"] = torch.zeros(1)
+    with pytest.raises(ValueError, match=r"upload of client 0: no mass of conv\.weight, so it was not scaled"):
+        SumOnly(previous).add(upload)
+    sent = scaled(scaled_rule("fedavg"), previous, upload)
+    sent.state["bn.bias"] = torch.zeros(1)
     with pytest.raises(ValueError, match=r"bn\.bias has shape \(1,\)"):
-        SumOnly(previous).add(scaled)
+        SumOnly(previous).add(sent)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tests.toys import a_client, byol_like, upload_of
+from tests.toys import Vector, a_client, byol_like, upload_of
 
 from fedssl.aggregation.fedavg import FedAvg as Mean
 from fedssl.aggregation.server_optimizer import ServerOptimizer
@@ -9,6 +9,7 @@ from fedssl.methods.ema import convolutions, mean_change, mix
 from fedssl.methods.fedema import FedEMA
 from fedssl.methods.fedu import FedU
 from fedssl.methods.method import ENCODER, ServerTools
+from fedssl.models.model import Model, Part
 from fedssl.state import Broadcast, ClientMemory, ServerState, snapshot
 
 # Own model (3, 4 | 12), global model zero: ‖W_g − W_k‖ = √(9 + 16 + 144) = 13.
@@ -155,6 +156,19 @@ def test_fedu_replaces_the_predictor_only_if_the_encoders_are_close(threshold, p
     assert state["encoder.weight"].tolist() == [0.0, 0.0]
     assert state["target.encoder.weight"].tolist() == [7.0, 7.0]
     assert log["predictor_replaced"] == float(predictor == 0.0)
+
+
+@pytest.mark.parametrize(("threshold", "projector"), [(13.1, 0.0), (13.0, 12.0)])
+def test_fedu_treats_the_projector_so_where_there_is_no_predictor(threshold, projector):
+    model = Model(encoder=Part(Vector(0.0, 0.0)), projector=Part(Vector(0.0)))
+    received = snapshot(model)
+    own = {**received, "encoder.weight": torch.tensor([3.0, 4.0]), "projector.weight": torch.tensor([12.0])}
+    client = a_client(model, round=3)
+    FedU(divergence="paper", threshold=threshold).receive(
+        client, Broadcast([received]), ClientMemory(own, {"round": 2})
+    )
+    assert client.model.state_dict()["projector.weight"].tolist() == [projector]
+    assert client.model.state_dict()["encoder.weight"].tolist() == [0.0, 0.0]
 
 
 def test_constant_mu_for_encoder_and_predictor_by_hand():

@@ -165,6 +165,12 @@ def test_every_table_and_figure_of_fedema_has_a_recipe() -> None:
         assert wanted in sources
 
 
+def test_every_table_and_figure_of_fedstyle_has_a_recipe() -> None:
+    sources = [load(name).source for name in titles() if name.startswith("fedstyle")]
+    wanted = [*(f"FedStyle, Table {number}" for number in (1, 2, 3, 4)), "FedStyle, Figure 4"]
+    assert set(wanted) < set(sources)
+
+
 def test_recipes_are_listed_in_the_order_of_their_numbers() -> None:
     names = list(titles())
     assert names.index("fedema-table2") < names.index("fedema-table10")
@@ -182,7 +188,7 @@ def test_listing_recipes_does_not_load_torch() -> None:
 
 def test_measures_are_the_protocols_and_the_counts() -> None:
     kinds = set(typing.get_args(Measure.model_fields["kind"].annotation))
-    assert kinds == {*PROTOCOLS, "rounds-to", "epochs-to"}
+    assert kinds == {*PROTOCOLS, "classifier", "rounds-to", "epochs-to", "oscillation", "drift"}
 
 
 @pytest.mark.parametrize("name", list(titles()))
@@ -203,17 +209,21 @@ OTHER_NUMBERS = {
     ("fedema-figure9", "FedBYOL", "R = 100"),
     ("fedema-table12", "FedBYOL", "K = 5, 100 %"),
     ("fedema-table12", "FedEMA (autoscaler)", "K = 5, 100 %"),
+    ("fedstyle-table4", "λ = 0.5", "Adaptiope SimSiam, personalization"),
+    ("ldawa-table3", "SimCLR, FedAvg", "α = 0.1, E = 10"),
+    ("ldawa-table4", "SimCLR, FedAvg", "α = 0.1"),
+    ("ldawa-table4", "Barlow Twins, FedAvg", "α = 0.1"),
 }
 
 
 def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> None:
-    seen: dict[tuple[str, str], dict[float, str]] = {}
+    seen: dict[tuple[str, str], dict[float, str]] = {}  # by run and measure
     for name in titles():
         recipe = load(name)
         for cell in cells(recipe, "paper", 1, {}):
             paper = recipe.row(cell.row).paper.get(cell.column)
-            if paper and not cell.measure.counts and (name, cell.row, cell.column) not in OTHER_NUMBERS:
-                key = (cell.folder, cell.measure.kind)
+            if paper and not cell.measure.fewer and (name, cell.row, cell.column) not in OTHER_NUMBERS:
+                key = (cell.folder, cell.measure.model_dump_json())
                 seen.setdefault(key, {})[paper[0]] = f"{name}: {cell.row}, {cell.column}"
     assert len(seen) > 100
     assert [places for places in seen.values() if len(places) > 1] == []

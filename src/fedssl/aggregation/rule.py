@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,12 @@ class Rule(Choice):
     ) -> Fold:
         """A fold that begins from the previous global state; rounds count from 1 (none: no warm-up)."""
         raise TypeError(f"{type(self).__name__} does not say how it folds uploads")
+
+    def on_client(
+        self, previous: State, upload: Upload, statistics: frozenset[str], round: int | None = None
+    ) -> Upload:
+        """What a client sends in place of its upload: the same, unless the rule leaves some of its work to it."""
+        return upload
 
     def __call__(
         self,
@@ -48,8 +55,8 @@ class Fold(ABC):
     def __init__(self, previous: State, statistics: frozenset[str]) -> None:
         self.previous = previous
         self.reference = Reference(previous, statistics)
-        # By client: `angle`, δ of the whole model; `layer_angle`, the mean of δ over layers.
-        self.report: dict[int, dict[str, float]] = {}
+        # By client: `angle`, δ of the whole model; `angles`, that of each layer; `layer_angle`, their mean.
+        self.report: dict[int, dict[str, Any]] = {}
         self._counters: State = {}
         self._finished = False
 
@@ -65,7 +72,7 @@ class Fold(ABC):
             if is_counter(tensor):
                 known, tensor = self._counters.get(name), tensor.to(self.previous[name].device)
                 self._counters[name] = tensor.clone() if known is None else torch.maximum(known, tensor)
-        self.report[upload.client] = {"angle": compared.angle, "layer_angle": mean_angle(compared.angles)}
+        self.report[upload.client] = {} if compared is None else _angles(compared)
 
     @torch.no_grad()
     def finish(self) -> State:
@@ -82,12 +89,20 @@ class Fold(ABC):
             raise ValueError("the fold is finished: start a new one")
 
     @abstractmethod
-    def _add(self, upload: Upload) -> Comparison:
-        """Fold the floating tensors of an upload in, and compare them with the global ones."""
+    def _add(self, upload: Upload) -> Comparison | None:
+        """Fold the floating tensors of an upload in, and compare them with the global ones if they can be."""
 
     @abstractmethod
     def _finish(self) -> State:
         """The floating tensors of the new global state."""
+
+
+def _angles(compared: Comparison) -> dict[str, Any]:
+    return {
+        "angle": compared.angle,
+        "layer_angle": mean_angle(compared.angles),
+        "angles": {name: round(angle, 7) for name, angle in compared.angles.items()},
+    }
 
 
 def is_counter(tensor: Tensor) -> bool:

@@ -15,6 +15,7 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedssl.aggregation.angles import Comparison, Reference
@@ -35,6 +36,10 @@ class Weight(NamedTuple):
 
 class ScaledSum(Rule):
     """A rule that says what one layer of one client counts for, and nothing else."""
+
+    client_side: bool = Field(
+        False, description="clients scale their own layers, and the server only sums (secure aggregation)"
+    )
 
     @abstractmethod
     def weight(self, layer: str, compared: Comparison, upload: Upload) -> Weight:
@@ -77,7 +82,18 @@ class ScaledSum(Rule):
     def start(
         self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
     ) -> Fold:
+        if self.client_side:
+            from fedssl.aggregation.secure import SumOnly
+
+            return SumOnly(previous, statistics)
         return SummingFold(self.at(round), previous, statistics)
+
+    def on_client(
+        self, previous: State, upload: Upload, statistics: frozenset[str], round: int | None = None
+    ) -> Upload:
+        from fedssl.aggregation.secure import scaled
+
+        return scaled(self.at(round), previous, upload, statistics) if self.client_side else upload
 
     def at(self, round: int | None) -> ScaledSum:
         """The rule in force in a round."""

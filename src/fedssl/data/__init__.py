@@ -21,6 +21,9 @@ PARTITIONS = Registry(
         "dirichlet-equal": "fedssl.data.partitions:DirichletEqual",
         "skew": "fedssl.data.partitions:Skew",
         "one-class": "fedssl.data.partitions:OneClass",
+        "label-drop": "fedssl.data.partition_labels:LabelDrop",
+        "attributes": "fedssl.data.partition_labels:Attributes",
+        "feature-clusters": "fedssl.data.partition_features:FeatureClusters",
         "domain": "fedssl.data.partitions:Domain",
     },
 )
@@ -30,6 +33,10 @@ SHIFTS = Registry(
     {
         "none": "fedssl.data.shifts:Shift",
         "rotation": "fedssl.data.shifts:Rotation",
+        "stylization": "fedssl.data.shift_stylization:Stylization",
+        "padpaf-mnist": "fedssl.data.shift_padpaf:MNISTStyles",
+        "padpaf-cifar10": "fedssl.data.shift_padpaf:CIFARStyles",
+        "padpaf-new": "fedssl.data.shift_padpaf:NewStyles",
     },
 )
 
@@ -38,6 +45,8 @@ DATASETS = Registry(
     {
         "digits": "fedssl.data.embedded:digits",
         "mnist5k": "fedssl.data.embedded:mnist5k",
+        "simpson": "fedssl.data.simpson:simpson",
+        "simpson-cluttered": "fedssl.data.simpson:simpson_cluttered",
         "npz": "fedssl.data.npz:load",
         "folder": "fedssl.data.folder:load",
         "cifar10": "fedssl.data.torchvision:cifar10",
@@ -49,6 +58,7 @@ DATASETS = Registry(
         "stl10": "fedssl.data.torchvision:stl10",
         "celeba": "fedssl.data.torchvision:celeba",
         "huggingface": "fedssl.data.huggingface:load",
+        "mnist+svhn+usps": "fedssl.data.styles:load",
     },
 )
 
@@ -59,9 +69,13 @@ def partition(
     clients: int | None = None,
     seed: int = 0,
     domains: Sequence[int] | NDArray[np.int64] | None = None,
+    features: Sequence[Sequence[float]] | NDArray[np.float32] | None = None,
     **options: Any,
 ) -> list[NDArray[np.int64]]:
-    """Index arrays, one a client: a pure function of labels, scheme, options and seed."""
+    """Index arrays, one a client: a pure function of labels, scheme, options and seed.
+
+    `features` [N, D], of any encoder, are what scheme="feature-clusters" goes by.
+    """
     import numpy as np
 
     from fedssl.options import choose
@@ -70,6 +84,9 @@ def partition(
     rule = choose(PARTITIONS, {"scheme": scheme, **given}, "partition", key="scheme")
     as_array = np.asarray(labels, dtype=np.int64)
     parts: list[NDArray[np.int64]] = rule.split(
-        as_array, seed, None if domains is None else np.asarray(domains, dtype=np.int64)
+        as_array,
+        seed,
+        None if domains is None else np.asarray(domains, dtype=np.int64),
+        features=None if features is None else np.asarray(features, dtype=np.float32),
     )
     return parts

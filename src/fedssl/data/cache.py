@@ -68,6 +68,7 @@ class Listing:
     domains: tuple[str, ...] = ()
     name: str = ""
     warnings: tuple[str, ...] = ()
+    attributes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -80,6 +81,7 @@ class Listing:
             rows=self.rows[index.numpy()],
             y=None if self.y is None else self.y[index],
             domain=None if self.domain is None else self.domain[index],
+            attributes=None if self.attributes is None else self.attributes[index],
         )
 
 
@@ -107,7 +109,16 @@ def decode(listing: Listing, memory_mb: int, progress: Progress | None = None) -
             *notes,
             f"{listing.name}: {len(failed)} of {len(listing)} images left out: {_some(listing, failed)}",
         )
-    return ImageSet(x, kept.y, kept.classes, kept.domain, kept.domains, kept.name, notes)
+    return ImageSet(
+        x,
+        kept.y,
+        kept.classes,
+        kept.domain,
+        kept.domains,
+        kept.name,
+        notes,
+        attributes=kept.attributes,
+    )
 
 
 def folder() -> Path:

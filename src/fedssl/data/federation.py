@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from fedssl.config import Config
 from fedssl.data.images import ImageSet
 from fedssl.data.sets import Progress, load, split_holdout
 from fedssl.data.shifts import Shift
-from fedssl.errors import DataError
+from fedssl.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,43 @@ class Federation:
     test: ImageSet | None
     parts: list[NDArray[np.int64]]
     labelled: NDArray[np.int64]  # held out of pre-training
+    # Where workers take part for several clients (partition.workers): the images of each of them, by worker.
+    turns: tuple[tuple[NDArray[np.int64], ...], ...] = ()
 
     @property
     def clients(self) -> int:
         return len(self.parts)
 
-    def images_of(self, client: int, config: Config) -> ClientImages:
+    def holdings(self) -> dict[str, dict[str, Any]]:
+        """By class and by style, where these are known: how many images of which a client has.
+
+        `{"class": {"names": ["cat", "dog"], "counts": [{"0": 12}, {"0": 3, "1": 9}]}}`: a mapping a client.
+        """
+        train, found = self.train, {}
+        for kind, values, names in (
+            ("class", train.y, train.classes),
+            ("style", train.domain, train.domains),
+        ):
+            if values is not None:
+                each = [np.unique(values.numpy()[part], return_counts=True) for part in self.parts]
+                counts = [{str(k): int(n) for k, n in zip(*own, strict=True)} for own in each]
+                found[kind] = {"names": list(names), "counts": counts}
+        return found
+
+    def images_of(self, client: int, config: Config, round: int = 1) -> ClientImages:
+        """A client's images; a worker's are in each round those of another of its clients."""
+        indices, whose, clients = self.parts[client], client, self.clients
+        if self.turns:
+            own = self.turns[client]
+            turn = (round - 1) % len(own)
+            indices, whose, clients = own[turn], client * len(own) + turn, self.clients * len(own)
         return ClientImages(
             x=self.train.x,
             y=self.train.y,
-            indices=torch.from_numpy(self.parts[client]),
+            indices=torch.from_numpy(indices),
             shift=config.shift,
-            client=client,
-            clients=self.clients,
+            client=whose,
+            clients=clients,
         )
 
 
@@ -79,8 +104,22 @@ def federate(config: Config, progress: Progress | None = None) -> Federation:
         config.seed,
         None if train.domain is None else train.domain.numpy()[dealt],
         len(dealt),
+        config.partition.look(train.subset(dealt) if len(dealt) < len(train) else train),
     )
     parts = [np.ascontiguousarray(dealt[part]) for part in parts]
     if config.method.pools_data:
         parts = [np.sort(np.concatenate(parts))]
+    elif config.partition.workers:
+        turns = take_turns(parts, config.partition.workers)
+        return Federation(train, test, [np.unique(np.concatenate(own)) for own in turns], labelled, turns)
     return Federation(train, test, parts, labelled)
+
+
+def take_turns(parts: list[NDArray[np.int64]], workers: int) -> tuple[tuple[NDArray[np.int64], ...], ...]:
+    """The images of each worker's clients: the first so many clients are the first worker's, and so on."""
+    each, rest = divmod(len(parts), workers)
+    if rest or not each:
+        raise ConfigError(
+            f"partition.workers={workers} cannot share {len(parts)} clients evenly: use a divisor of it"
+        )
+    return tuple(tuple(parts[first : first + each]) for first in range(0, len(parts), each))

@@ -22,6 +22,7 @@ class ImageSet:
     name: str = ""
     warnings: tuple[str, ...] = field(default=())
     mirrored: bool = True  # whether a mirror image is still of its class: not so for digits
+    attributes: Tensor | None = None  # bool [N, A]: what else is true of an image, where that is known
 
     def __len__(self) -> int:
         return int(self.x.shape[0])
@@ -43,4 +44,5 @@ class ImageSet:
             x=self.x.index_select(0, index),
             y=None if self.y is None else self.y[index],
             domain=None if self.domain is None else self.domain[index],
+            attributes=None if self.attributes is None else self.attributes[index],
         )

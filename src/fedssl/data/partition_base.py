@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,11 @@ from fedssl.errors import DataError
 from fedssl.options import Options
 from fedssl.rng import numpy_rng
 
+if TYPE_CHECKING:
+    from fedssl.data.images import ImageSet
+
 Indices = NDArray[np.int64]
+Features = NDArray[np.float32]
 SCHEME = "how images are dealt to clients (see `fedssl list partitions`)"
 
 
@@ -24,6 +29,7 @@ class Pool:
     count: int
     labels: Indices | None
     domains: Indices | None
+    features: Features | None = None  # [count, D], for schemes that go by the images themselves
 
 
 class Partition(Options):
@@ -31,22 +37,48 @@ class Partition(Options):
 
     scheme: str = Field("iid", description=SCHEME)
     clients: int = Field(5, ge=1, description="number of clients (K)")
+    amount: float = Field(
+        1.0, gt=0, le=1, description="share of its images that every client has; the rest is left out"
+    )
+    workers: int = Field(
+        0,
+        ge=0,
+        description="fewer workers than clients take part, each for its own clients in turn, one a round; "
+        "0: every client is its own",
+    )
+
+    def look(self, images: ImageSet) -> Features | None:
+        """Features [N, D] of the images that the scheme goes by; most go by labels and need none."""
+        return None
 
     def split(
-        self, labels: Indices | None, seed: int, domains: Indices | None = None, count: int | None = None
+        self,
+        labels: Indices | None,
+        seed: int,
+        domains: Indices | None = None,
+        count: int | None = None,
+        features: Features | None = None,
     ) -> list[Indices]:
-        """Sorted index arrays, one a client: a pure function of labels, domains, options and seed.
+        """Sorted index arrays, one a client: a pure function of labels, domains, features, options and seed.
 
         `count` says how many images there are where there are neither labels nor domains.
         """
-        pool = _pool(labels, domains, count)
+        pool = _pool(labels, domains, count, features)
         clients = self.clients_for(pool)
         if pool.count < clients:
             raise DataError(
                 f"{pool.count} images cannot be dealt to {clients} clients: "
                 f"use at most partition.clients={pool.count}, or more images"
             )
-        return [np.sort(part) for part in self.deal(pool, numpy_rng(seed, "partition"))]
+        parts = self.deal(pool, numpy_rng(seed, "partition"))
+        return [np.sort(self._part_of(part, seed, client)) for client, part in enumerate(parts)]
+
+    def _part_of(self, images: Indices, seed: int, client: int) -> Indices:
+        """A random `amount` of a client's images, at least one: a smaller amount is part of a larger one."""
+        if self.amount == 1:
+            return images
+        order = numpy_rng(seed, "partition", "amount", client).permutation(np.sort(images))
+        return order[: max(1, round(self.amount * len(images)))]
 
     def clients_for(self, pool: Pool) -> int:
         """How many clients this pool is dealt to."""
@@ -66,17 +98,21 @@ class Partition(Options):
         return grouped(rng.permutation(pool.count), pool.labels)
 
 
-def _pool(labels: Indices | None, domains: Indices | None, count: int | None) -> Pool:
+def _pool(
+    labels: Indices | None, domains: Indices | None, count: int | None, features: Features | None
+) -> Pool:
     sizes = {"labels": labels, "domains": domains}
     known = {name: array.shape for name, array in sizes.items() if array is not None}
     if count is not None:
         known["count"] = (count,)
+    if features is not None:
+        known["features"] = features.shape[:1]
     if not known:
         raise DataError("labels, domains or count must say how many images there are")
     if len(set(known.values())) > 1 or any(len(shape) != 1 for shape in known.values()):
         told = ", ".join(f"{name} {shape}" for name, shape in known.items())
         raise DataError(f"one label and one domain an image are needed, but the shapes are: {told}")
-    return Pool(next(iter(known.values()))[0], labels, domains)
+    return Pool(next(iter(known.values()))[0], labels, domains, features)
 
 
 def grouped(images: Indices, labels: Indices) -> list[Indices]:

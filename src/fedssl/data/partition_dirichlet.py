@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -41,7 +43,9 @@ class Dirichlet(Partition):
 class DirichletBounded(Partition):
     """Dirichlet(α) over clients for each class, drawn until client sizes are near N/K (Dec-SSL, §C.2).
 
-    For K=5 and ten equal classes about one draw in eight is within ±50 % at α=0.02.
+    For K=5 and ten equal classes about one draw in eight is within ±50 % at α=0.02. With many clients and
+    few classes none ever is: `sampler=chain` gives partitions of the same distribution (Dirichlet(α), given
+    that sizes are near N/K) without waiting for one.
     """
 
     scheme: str = Field("dirichlet-bounded", description=SCHEME)
@@ -50,18 +54,24 @@ class DirichletBounded(Partition):
         0.5, gt=0, description="how far a client's size may be from N/K, as a share of it"
     )
     tries: int = Field(20_000, ge=1, description="draws before giving up")
+    sampler: Literal["rejection", "chain"] = Field(
+        "rejection",
+        description="rejection: draw anew until sizes fit; chain: a Markov chain through partitions that do",
+    )
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         groups = self.by_class(pool, rng)
         mean = pool.count / self.clients
         least, most = max(mean * (1 - self.tolerance), 1.0), mean * (1 + self.tolerance)
+        if self.sampler == "chain":
+            return dealt(groups, walk(groups, self.clients, self.alpha, least, most, rng))
         amounts, best = draw(groups, self.clients, self.alpha, least, most, self.tries, rng)
         if amounts is None:
             raise DataError(
                 f"Dirichlet(α={self.alpha:g}) over {self.clients} clients and {len(groups)} classes gave no "
                 f"client sizes within {least:.0f}…{most:.0f} images (N/K ± {self.tolerance:.0%}) in "
                 f"{self.tries} tries; the best were {best.min()}…{best.max()}: raise partition.tolerance, "
-                "partition.tries or partition.alpha, or use fewer clients"
+                "partition.tries or partition.alpha, use fewer clients, or partition.sampler=chain"
             )
         return dealt(groups, amounts)
 
@@ -95,6 +105,49 @@ def draw(
         # Most requests succeed at once; hard ones are worth drawing in bulk, in bounded memory.
         batch = min(batch * 4, tries - done, max(1, 2_000_000 // (clients * len(groups))))
     return None, best
+
+
+SWEEPS = 100  # over all classes: statistics of a partition have settled after fifty
+
+
+def walk(
+    groups: list[Indices],
+    clients: int,
+    alpha: float,
+    least: float,
+    most: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Amounts [client, class] from Dirichlet(α) rows, given that client sizes lie in `least`…`most`.
+
+    Gibbs sampling. Given all else, what two clients have of a class together is split Beta(α, α); a split
+    that takes one of them out of bounds is not made. The chain starts from equal shares, which are in
+    bounds; pairs of clients are disjoint, so that all clients can move at once.
+    """
+    amounts = np.zeros((len(groups), clients), dtype=np.int64)
+    for own, group in zip(amounts, groups, strict=True):
+        # What does not divide goes to the clients with the fewest images.
+        own[np.argsort(amounts.sum(0), kind="stable")] = even(len(group), clients)
+    sizes = amounts.sum(0)
+    if sizes.min() < least or sizes.max() > most:
+        raise DataError(
+            f"{sizes.min()}…{sizes.max()} images are as equal as the sizes of {clients} clients can be, and "
+            f"not within {least:.1f}…{most:.1f}: raise partition.tolerance"
+        )
+    half = clients // 2
+    for _ in range(SWEEPS):
+        for own in amounts:
+            order = rng.permutation(clients)
+            a, b = order[:half], order[half : 2 * half]
+            both = own[a] + own[b]
+            moved = np.rint(both * rng.beta(alpha, alpha, half)).astype(np.int64) - own[a]
+            after = np.stack([sizes[a] + moved, sizes[b] - moved])
+            moved[(after.min(0) < least) | (after.max(0) > most)] = 0
+            own[a] += moved
+            own[b] -= moved
+            sizes[a] += moved
+            sizes[b] -= moved
+    return amounts.T
 
 
 class DirichletEqual(Partition):

@@ -7,8 +7,10 @@ which of them are wanted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 Images = ImageSet | Listing
+Kind = TypeVar("Kind", bound=Images)
 
 MOST_CLASSES = 1 << 20
 STEP_BYTES = 1 << 25  # uint8 bytes converted at a time: as float32 they are four times as many
@@ -42,13 +45,13 @@ def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tup
     """Train and test images; a set without labels and without a test split of its own has no test."""
     if config.split and config.name in DATASETS and config.name not in ("huggingface", "stl10"):
         raise ConfigError(f"data.split={config.split!r}: {config.name} has no splits to choose from")
-    train, test = DATASETS.get(config.name)(config, progress)
+    train, test = _loader(config, seed)(config, progress)
     check_labels(train, f"{train.name} train")
     if test is not None:
         check_labels(test, f"{test.name} test")
     elif train.y is not None:
         train, test = _split_test(train, config.test_fraction)
-    train = _limit(train, config.limit, seed)
+    train = limited(train, config.limit, seed)
     ready = _finish(train, config, "train", progress)
     if test is None:
         return _name_labels(ready, ready), None
@@ -59,6 +62,14 @@ def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tup
             "set data.size and data.channels to make them alike"
         )
     return _name_labels(ready, ready_test), _name_labels(ready_test, ready)
+
+
+def load_whole(config: DataConfig, progress: Progress | None = None) -> ImageSet:
+    """All images of a set (of its training split, if it brings one), labelled or not."""
+    images, _ = _loader(config)(config, progress)
+    check_labels(images, images.name)
+    ready = _finish(images, config, "train", progress)
+    return _name_labels(ready, ready)
 
 
 def split_holdout(images: ImageSet, fraction: float, seed: int) -> tuple[Indices, Indices]:
@@ -146,6 +157,16 @@ def resize(x: Tensor, size: int, progress: Progress | None = None) -> Tensor:
     return resized
 
 
+def _loader(config: DataConfig, seed: int = 0) -> Callable[..., tuple[Images, Images | None]]:
+    """What loads the set of this name: names joined by + are styles of one set."""
+    if "+" in config.name:
+        from fedssl.data import styles
+
+        return partial(styles.load, seed=seed)
+    loader: Callable[..., tuple[Images, Images | None]] = DATASETS.get(config.name)
+    return loader
+
+
 def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]:
     """Stratified, the same whatever the run's seed, and no stratum loses its last image."""
     strata, counts = _strata(_stratify(images))
@@ -159,14 +180,35 @@ def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]
     return images.subset(train), replace(images.subset(test), warnings=())
 
 
-def _limit(images: Images, limit: int, seed: int) -> Images:
+def limited(images: Kind, limit: int, seed: int) -> Kind:
+    """A stratified subset of so many images (0: all of them), the styles' shares being equal."""
     if limit > len(images):
         raise DataError(f"data.limit={limit}, but {images.name} has only {len(images)} training images")
     if limit in (0, len(images)):
         return images
-    strata, counts = _strata(_stratify(images))
+    keys = _stratify(images)
+    strata, counts = _strata(keys)
     rng = numpy_rng(seed, "data", "limit")
-    return images.subset(_draw(strata, _allocate(counts, limit, rng), rng)[1])
+    style = np.unique(keys) // MOST_CLASSES  # of each stratum
+    sizes = [int(counts[style == each].sum()) for each in np.unique(style)]
+    shares = equal_shares(sizes, limit, images.name)
+    take = [
+        _allocate(counts[style == each], share, rng)
+        for each, share in zip(np.unique(style), shares, strict=True)
+    ]
+    drawn = images.subset(_draw(strata, np.concatenate(take), rng)[1])
+    return cast(Kind, drawn)
+
+
+def equal_shares(counts: Sequence[int], total: int, name: str) -> list[int]:
+    """`total` (0: everything) shared equally; of what has fewer, all is taken and the others give more."""
+    if total > sum(counts):
+        raise DataError(f"data.limit={total}, but {name} has only {sum(counts)} training images")
+    left, shares = total or sum(counts), [0] * len(counts)
+    for place, index in enumerate(sorted(range(len(counts)), key=lambda index: counts[index])):
+        shares[index] = min(counts[index], left // (len(counts) - place))
+        left -= shares[index]
+    return shares
 
 
 def _finish(images: Images, config: DataConfig, split: str, progress: Progress | None) -> ImageSet:

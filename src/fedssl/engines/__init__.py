@@ -6,5 +6,7 @@ ENGINES = Registry(
     "engine",
     {
         "local": "fedssl.engines.local:Local",
+        "flower": "fedssl.engines.flower.engine:Flower",
+        "gossip": "fedssl.engines.gossip:Gossip",
     },
 )

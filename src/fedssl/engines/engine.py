@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -9,10 +10,15 @@ from pydantic import Field
 from fedssl.options import Choice
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fedssl.config import Config
     from fedssl.data.federation import Federation
+    from fedssl.data.sets import Progress
     from fedssl.engines.loop import Clients, RoundLoop
+    from fedssl.engines.memory import MemoryStore
     from fedssl.engines.runner import ClientRunner
+    from fedssl.state import ServerState
 
 
 class Engine(Choice):
@@ -21,12 +27,30 @@ class Engine(Choice):
     # Whether a run gives the same bits here as on the local engine. If not, its options are part of what
     # a run is, and not only of how it is done.
     like_local: ClassVar[bool] = True
+    has_server: ClassVar[bool] = True  # without one, ServerState.models has a model for every client
     HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "cache_mb")
 
     name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
     workers: int = Field(1, ge=1, description="processes that train clients")
     threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
     cache_mb: int = Field(512, ge=0, description="client memories kept in memory, per process")
+
+    @property
+    def sees_clients(self) -> bool:
+        """Whether the clients' images and memories are on this machine."""
+        return True
+
+    def federation(self, config: Config, progress: Progress | None = None) -> Federation:
+        """The images, and who has which."""
+        from fedssl.data.federation import federate
+
+        return federate(config, progress)
+
+    def memories(self, folder: Path) -> MemoryStore:
+        """What clients keep between rounds."""
+        from fedssl.engines.memory import MemoryStore
+
+        return MemoryStore(folder, self.cache_mb)
 
     def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
         """Where clients run: in this process, or in workers."""
@@ -44,6 +68,10 @@ class Engine(Choice):
         from fedssl.engines.loop import RoundLoop
 
         return RoundLoop(config, runner.model, federation.clients, clients, runner.memories)
+
+    def at(self, server: ServerState, client: int) -> ServerState:
+        """What stands in for the server where the client is."""
+        return server if self.has_server else replace(server, models=[server.models[client]])
 
     def identity(self) -> dict[str, Any]:
         """What of the engine makes a difference to the numbers of a run."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedssl.config import Config, ParticipationConfig
+from fedssl.engines import wire
 from fedssl.engines.check import problem_with
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
@@ -15,14 +17,17 @@ from fedssl.errors import RunError
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.model import Model
 from fedssl.rng import numpy_rng
-from fedssl.state import ServerState
+from fedssl.state import Broadcast, ServerState, State, Upload
 
 
 class Clients(Protocol):
     """Where clients run: in this process, in workers, or at sites."""
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        """Outcomes in the order of the tasks, each as soon as it can be had."""
+        """Outcomes in the order of the tasks, each as soon as it can be had.
+
+        With spare tasks, what comes first may be given first; whoever has enough stops asking.
+        """
 
     def close(self) -> None:
         """Let go of processes, connections and files."""
@@ -34,6 +39,8 @@ class RoundReport:
 
     round: int
     outcomes: list[Outcome] = field(default_factory=list)  # without the uploads' tensors
+    values: dict[str, float] = field(default_factory=dict)  # numbers of the round as a whole
+    unused: list[int] = field(default_factory=list)  # clients asked beyond those that were needed
     seconds: float = 0.0
 
     @property
@@ -51,17 +58,22 @@ class RoundReport:
             clients.append(
                 {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
             )
-            for name in ("loss", "divergence", "layer_angle"):
+            for name in ("loss", "divergence", "drift", "layer_angle"):
                 if name in numbers:
                     means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
+        angles = [client["angle"] for client in clients if "angle" in client]
+        if angles:
+            means["angle"] = sum(angles) / len(angles)  # every client counts the same (L-DAWA, Fig. 4)
         failed = [{"client": o.client, "reason": o.failure} for o in self.outcomes if o.failure]
         return {
             "round": self.round,
             **means,
+            **self.values,
             "views": self.views,
             "seconds": self.seconds,
             "clients": clients,
             "failed": failed,
+            **({"unused": self.unused} if self.unused else {}),
         }
 
 
@@ -72,13 +84,7 @@ class RoundLoop:
         self, config: Config, model: Model, clients: int, engine: Clients, memories: MemoryStore
     ) -> None:
         self.config, self.engine, self.memories, self.clients = config, engine, memories, clients
-        shared = set(config.method.shared(model))
-        self.tools = ServerTools(
-            rule=config.aggregation,
-            optimizer=config.server,
-            statistics=model.statistics() & shared,
-            parameters=frozenset(model.parameters_under(ENCODER)) & shared,
-        )
+        self.tools = server_tools(config, model)
         self.memory_rounds: dict[int, int] = {}
 
     def run(
@@ -92,27 +98,48 @@ class RoundLoop:
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:
         began, method, report = time.monotonic(), self.config.method, RoundReport(number)
-        selected = sample_clients(self.config.participation, self.clients, self.config.seed, number)
+        at, sent = self.config.engine.at, Sent(self.config.wire.dtype)
+        selected, spares = self.select(number)
         tasks = [
-            Task(number, client, method.broadcast(server, client, number), self.memory_rounds.get(client, 0))
-            for client in selected
+            Task(
+                number,
+                client,
+                sent.rounded(method.broadcast(at(server, client), client, number)),
+                self.memory_rounds.get(client, 0),
+                spare=client in spares,
+            )
+            for client in (*selected, *spares)
         ]
-        aggregate, folded = method.aggregate(server, number, self.tools), 0
-        for outcome in self.engine.run(tasks):
-            folded += self._fold(outcome, number, server, aggregate)
+        aggregate, folded = self.aggregate(server, number, report), 0
+        outcomes = self.engine.run(tasks)
+        for outcome in outcomes:
+            sent.count(outcome)
+            folded += self._fold(outcome, number, at(server, outcome.client), aggregate)
             report.outcomes.append(outcome)
+            if folded == len(selected):
+                break
+        self._leave(outcomes, tasks, report)
+        if self.config.engine.has_server:
+            report.values |= {"bytes_down": sent.down, "bytes_up": sent.up}
         if folded < self.config.participation.min_clients:
             raise RunError(_too_few(number, folded, self.config.participation.min_clients, report))
         server = aggregate.finish()
         report.seconds = time.monotonic() - began
         return server, report
 
+    def select(self, number: int) -> tuple[list[int], list[int]]:
+        """The clients of a round, and those that are asked beyond them."""
+        return draw_clients(self.config.participation, self.clients, self.config.seed, number)
+
+    def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
+        """What the uploads of a round are folded into; numbers about the whole go into the report."""
+        return self.config.method.aggregate(server, number, self.tools)
+
     def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Aggregate) -> bool:
         """Fold one upload in, if it is good; its tensors are let go either way."""
         if outcome.upload is not None:
-            outcome.failure = problem_with(outcome.upload, server.model)
+            outcome.failure = self._try_to_add(outcome.upload, server.model, aggregate)
             if not outcome.failure:
-                outcome.upload.values |= aggregate.add(outcome.upload)
                 outcome.upload.state = {}
                 if outcome.remembers:
                     self.memory_rounds[outcome.client] = number
@@ -122,15 +149,81 @@ class RoundLoop:
                 self.memories.discard(outcome.client, number)
         return False
 
+    def _try_to_add(self, upload: Upload, expected: State, aggregate: Aggregate) -> str:
+        """Why the upload could not be folded in (empty: it was)."""
+        limits = self.config.participation
+        problem = problem_with(upload, expected, limits.max_change, limits.max_images)
+        if problem:
+            return problem
+        try:
+            upload.state = wire.rounded(upload.state, self.config.wire.dtype)
+            upload.values |= aggregate.add(upload)
+        except RunError as error:  # a cluster that does not exist, a value beyond 16 bits
+            return str(error)
+        return ""
+
+    def _leave(self, outcomes: Iterator[Outcome], tasks: Sequence[Task], report: RoundReport) -> None:
+        """What was asked beyond what was needed leaves no trace."""
+        if isinstance(outcomes, Generator):
+            outcomes.close()
+        heard = {outcome.client for outcome in report.outcomes}
+        report.unused = sorted(task.client for task in tasks if task.client not in heard)
+        for client in report.unused:
+            self.memories.discard(client, report.round)
+
+
+class Sent:
+    """What is sent and what comes back in a round: rounded, and counted in bytes."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.down = self.up = 0
+        self._rounded: dict[int, tuple[list[State], list[State], int]] = {}
+
+    def rounded(self, broadcast: Broadcast) -> Broadcast:
+        """Models that are sent to many clients are rounded once."""
+        models = broadcast.models
+        if id(models) not in self._rounded:
+            rounded = [wire.rounded(model, self.dtype) for model in models]
+            size = sum(wire.num_bytes(model, self.dtype) for model in models)
+            self._rounded[id(models)] = (models, models if self.dtype == "float32" else rounded, size)
+        _, sent, size = self._rounded[id(models)]
+        self.down += size
+        return Broadcast(sent, broadcast.values)
+
+    def count(self, outcome: Outcome) -> None:
+        if outcome.upload is not None:
+            self.up += wire.num_bytes(outcome.upload.state, self.dtype)
+
+
+def server_tools(config: Config, model: Model) -> ServerTools:
+    shared = set(config.method.uploaded(model))
+    return ServerTools(
+        rule=config.aggregation,
+        optimizer=config.server,
+        statistics=model.statistics() & shared,
+        parameters=frozenset(model.parameters_under(ENCODER)) & shared,
+    )
+
 
 def sample_clients(participation: ParticipationConfig, clients: int, seed: int, round: int) -> list[int]:
     """Ids of the clients of a round, sorted; seeded by the round."""
+    return draw_clients(participation, clients, seed, round)[0]
+
+
+def draw_clients(
+    participation: ParticipationConfig, clients: int, seed: int, round: int
+) -> tuple[list[int], list[int]]:
+    """Ids of the clients of a round, and of those that are asked beyond them, each sorted."""
     asked = participation.per_round
     count = (
         min(asked, clients) if isinstance(asked, int) else max(1, round_half_up(min(asked, 1.0) * clients))
     )
-    drawn = numpy_rng(seed, round, "participation").choice(clients, size=count, replace=False)
-    return sorted(int(client) for client in drawn)
+    count = min(count, participation.max_clients or count)
+    spares = min(math.ceil(participation.overshoot * count), clients - count)
+    drawn = numpy_rng(seed, round, "participation").choice(clients, size=count + spares, replace=False)
+    ids = [int(client) for client in drawn]
+    return sorted(ids[:count]), sorted(ids[count:])
 
 
 def round_half_up(value: float) -> int:

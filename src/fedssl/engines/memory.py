@@ -48,6 +48,16 @@ class MemoryStore:
         self._file(client, round).unlink(missing_ok=True)
         self._drop((client, round))
 
+    def has(self, client: int, round: int) -> bool:
+        """Whether `load` finds it."""
+        return round == 0 or self._file(client, round).exists()
+
+    def forget(self, client: int, before: int) -> None:
+        """Delete a client's memories of rounds before this one."""
+        for old in self._rounds(client):
+            if old < before:
+                self.discard(client, old)
+
     def sync(self, rounds: Mapping[int, int]) -> None:
         """Bring the memories that a checkpoint stands on to disk (those that are not yet)."""
         for client, written in rounds.items():
@@ -72,6 +82,10 @@ class MemoryStore:
             if written:
                 known[int(folder.name)] = max(written)
         return known
+
+    def oldest(self, client: int) -> int:
+        """The earliest round whose memory of this client may still be asked for (0: none is known)."""
+        return min(self._rounds(client), default=0)
 
     def rewind(self, checkpoint: int) -> dict[int, int]:
         """Delete all that is younger than the checkpoint; the round of every client's memory."""

@@ -12,13 +12,13 @@ from fedssl.data.federation import Federation
 from fedssl.data.views import Views, fitting
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
-from fedssl.errors import ConfigError, FedsslError
+from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
-from fedssl.models.encoders import Encoder, build_encoder
+from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.rng import derive, numpy_rng
-from fedssl.state import ClientMemory, State, Upload, distance, snapshot
+from fedssl.state import Broadcast, ClientMemory, State, Upload, distance, layer_distances, snapshot
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ def build_network(config: Config, size: tuple[int, int], channels: int, classes:
     """The model of a run: the same bits in every process, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "init"))
-        encoder = build_encoder(config.model, size, channels)
+        encoder = config.objective.encoder(config, size, channels)
         model = config.objective.build(encoder.module, encoder.features, config.model, classes)
         model.extend(
-            config.method.parts(model, lambda: build_encoder(config.model, size, channels), config.model)
+            config.method.parts(model, lambda: config.objective.encoder(config, size, channels), config.model)
         )
     return Network(model, encoder, snapshot(model))
 
@@ -67,11 +67,14 @@ class ClientRunner:
             config.data.std,
             config.objective.num_views,
         )
-        self.shared = config.method.shared(self.model)
-        self.remembered = config.method.remembered(self.model)
+        self.shared = config.method.uploaded(self.model)
+        self.remembered = config.method.kept(self.model)
+        self.own_norm = config.method.own_norm(self.model)
+        self.statistics = self.model.statistics() & set(self.shared)
         self.encoder_parameters = [
             name for name in self.model.parameters_under(ENCODER) if name in set(self.shared)
         ]
+        self.backbone = [name for name in self.encoder_parameters if name.startswith("encoder.")]
 
     def run(self, task: Task) -> Outcome:
         """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""
@@ -98,7 +101,7 @@ class ClientRunner:
             seed=config.seed,
             model=self.model,
             objective=config.objective,
-            images=self.federation.images_of(task.client, config),
+            images=self.federation.images_of(task.client, config, task.round),
             views=self.views,
             config=config.train,
             device=self.device,
@@ -108,10 +111,35 @@ class ClientRunner:
 
     def receive(self, task: Task) -> Model:
         """The model a client would train (or use) if it received this task: its personal model."""
-        self.config.method.receive(
-            self.client(task), task.broadcast, self.memories.load(task.client, task.memory_round)
-        )
+        return self._received(task).model
+
+    def adapt(self, task: Task, epochs: float) -> Model:
+        """The model that a client makes of this task in so many epochs, at the rate of the last round."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.config.seed, task.round, task.client, "global"))
+            client = self._received(task)
+            client.round = self.config.rounds
+            client.config = client.config.model_copy(update={"epochs": epochs})
+            try:
+                self.config.method.train(client)
+            except ClientFailure as failure:
+                raise RunError(f"client {task.client} cannot be trained: {failure}") from failure
         return self.model
+
+    def _received(self, task: Task) -> Client:
+        client, memory = self.client(task), self.memories.load(task.client, task.memory_round)
+        self.config.method.receive(client, self._completed(task.broadcast, memory), memory)
+        return client
+
+    def _completed(self, broadcast: Broadcast, memory: ClientMemory) -> Broadcast:
+        """The broadcast with the client's own normalisation layers where these stay with it (FedBN).
+
+        So methods need not know which tensors travelled: to them a client always receives whole models.
+        """
+        if not self.own_norm:
+            return broadcast
+        own = {name: memory.state.get(name, self.initial[name]) for name in self.own_norm}
+        return Broadcast([{**model, **own} for model in broadcast.models], broadcast.values)
 
     def _run(self, task: Task, began: float) -> Outcome:
         config, method = self.config, self.config.method
@@ -122,7 +150,7 @@ class ClientRunner:
         if len(client.images) == 0:
             raise ClientFailure("has no images")
         memory = self.memories.load(task.client, task.memory_round)
-        log = method.receive(client, task.broadcast, memory)
+        log = method.receive(client, self._completed(task.broadcast, memory), memory)
         training = method.train(client)
         values = method.remember(client, memory)
         state = snapshot(self.model, self.shared)
@@ -130,12 +158,17 @@ class ClientRunner:
             state = {name: value.cpu() for name, value in state.items()}
         if self.encoder_parameters:
             log["divergence"] = distance(client.received, state, self.encoder_parameters)
+            # d_w of Dec-SSL, §B.3: the sum over layers, of the backbone, which all objectives have.
+            log["drift"] = sum(layer_distances(client.received, state, self.backbone).values())
         if self.remembered or values:
             kept = snapshot(self.model, self.remembered)
             self.memories.save(
                 task.client, task.round, ClientMemory({n: t.cpu() for n, t in kept.items()}, values)
             )
         upload = Upload(task.client, state, len(client.images), training.loss, log)
+        upload = self.config.aggregation.on_client(
+            {name: client.received[name] for name in self.shared}, upload, self.statistics, task.round
+        )
         return Outcome(task.client, upload, views=training.views, remembers=bool(self.remembered or values))
 
 

@@ -15,6 +15,7 @@ class Task:
     client: int
     broadcast: Broadcast
     memory_round: int = 0  # the round in which the client's memory was written; 0: it has none
+    spare: bool = False  # its upload is needed only if another one fails to come
 
 
 @dataclass

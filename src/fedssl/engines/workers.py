@@ -42,22 +42,28 @@ class Workers:
                 prefix="fedssl-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None
             )
         )
-        self._write_setup(federation)
+        write_setup(self.folder, config, federation, memories)
         self.workers = [Worker(self.folder) for _ in range(config.engine.workers)]
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         written = _Broadcasts(self.folder)
         waiting, done = list(enumerate(tasks)), dict[int, Outcome]()
         yielded = 0
-        while yielded < len(tasks):
-            for worker in self.workers:
-                if worker.task is None and waiting:
-                    worker.begin(*waiting.pop(0), written)
-            self._collect(done)
-            while yielded in done:
-                yield done.pop(yielded)
-                yielded += 1
-        written.remove()
+        try:
+            while yielded < len(tasks):
+                for worker in self.workers:
+                    if worker.task is None and waiting:
+                        worker.begin(*waiting.pop(0), written)
+                self._collect(done)
+                while yielded in done:
+                    yield done.pop(yielded)
+                    yielded += 1
+        except GeneratorExit:  # enough uploads without the spare ones: they are of no use any more
+            while any(worker.task is not None for worker in self.workers):
+                self._collect(done)
+            raise
+        finally:
+            written.remove()
 
     def close(self) -> None:
         for worker in self.workers:
@@ -80,25 +86,27 @@ class Workers:
             if worker.process.poll() is not None:
                 self.workers[self.workers.index(worker)] = Worker(self.folder)
 
-    def _write_setup(self, federation: Federation) -> None:
-        """What a worker needs to begin. Images that lie in a memory-mapped cache are opened there."""
-        images = federation.train
-        mapped = images.x.numel() > self.config.data.memory_mb * 2**20
-        if not mapped:
-            np.save(self.folder / "x.npy", images.x.numpy())
-            if images.y is not None:
-                np.save(self.folder / "y.npy", images.y.numpy())
-            np.savez(self.folder / "parts.npz", *federation.parts)
-        write_json(
-            self.folder / "setup.json",
-            {
-                "config": self.config.resolved(),
-                "memories": str(self.memories.resolve()),
-                "classes": list(images.classes),
-                "mirrored": images.mirrored,
-                "mapped": mapped,
-            },
-        )
+
+def write_setup(folder: Path, config: Config, federation: Federation, memories: Path) -> None:
+    """What a worker needs to begin. Images that lie in a memory-mapped cache are opened there."""
+    images = federation.train
+    # So are those of workers that take turns: what they have differs from round to round.
+    mapped = bool(federation.turns) or images.x.numel() > config.data.memory_mb * 2**20
+    if not mapped:
+        np.save(folder / "x.npy", images.x.numpy())
+        if images.y is not None:
+            np.save(folder / "y.npy", images.y.numpy())
+        np.savez(folder / "parts.npz", *federation.parts)
+    write_json(
+        folder / "setup.json",
+        {
+            "config": config.resolved(),
+            "memories": str(memories.resolve()),
+            "classes": list(images.classes),
+            "mirrored": images.mirrored,
+            "mapped": mapped,
+        },
+    )
 
 
 class Worker:

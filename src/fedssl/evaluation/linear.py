@@ -49,7 +49,7 @@ def fit(x: Tensor, y: Tensor, classes: int, *, l2: float = 1e-3) -> LinearProbe:
     """
     if l2 <= 0:
         raise ConfigError(f"l2={l2}: the penalty must be positive, or separable features have no minimum")
-    present, target = _classes(x, y, classes)
+    present, target = present_classes(x, y, classes)
     x = x.detach().cpu()
     standard, products, mean, scale = _standardise(x if x.dtype == torch.float64 else x.float())
     dimensions = x.shape[1]
@@ -58,7 +58,8 @@ def fit(x: Tensor, y: Tensor, classes: int, *, l2: float = 1e-3) -> LinearProbe:
     truth = F.one_hot(target, len(present)).T.double().contiguous()
     solution, converged = minimise(standard, products, truth, penalty, TOLERANCE[standard.dtype])
     weight = solution[:, :dimensions] * scale.double()
-    return _probe(weight, solution[:, dimensions] - weight @ mean.double(), present, classes, converged)
+    bias = solution[:, dimensions] - weight @ mean.double()
+    return of_all_classes(weight, bias, present, classes, converged)
 
 
 @torch.no_grad()
@@ -79,7 +80,7 @@ def fit_epochs(
     FedEMA: 200 epochs, batch 512, Adam 3e-3. L-DAWA: 100 epochs, batch 128, SGD (momentum 0.9) 0.01,
     with `milestones=(60, 80)`, the epochs at which the learning rate falls to a tenth.
     """
-    present, target = _classes(x, y, classes)
+    present, target = present_classes(x, y, classes)
     rows, dimensions = x.shape
     ones = torch.ones(rows, 1, device=x.device)  # their weight is the bias
     data = torch.cat((x.detach().float(), ones), dim=1)
@@ -102,10 +103,10 @@ def fit_epochs(
     solution = layer.cpu().double()
     if not bool(solution.isfinite().all()):
         raise RunError(f"the linear probe diverged with lr={lr}: take a smaller one")
-    return _probe(solution[:, :-1], solution[:, -1], present, classes)
+    return of_all_classes(solution[:, :-1], solution[:, -1], present, classes)
 
 
-def _classes(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def present_classes(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """The classes that the training set has, and for each row the place of its class among them."""
     check_labelled(x, y, classes)
     present, target = torch.unique(y.cpu(), return_inverse=True)
@@ -117,7 +118,7 @@ def _classes(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     return present, target
 
 
-def _probe(
+def of_all_classes(
     weight: Tensor, bias: Tensor, present: Tensor, classes: int, converged: bool = True
 ) -> LinearProbe:
     """The probe of all classes, from the weights of those that the training set has."""

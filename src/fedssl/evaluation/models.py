@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import nn
@@ -13,7 +14,10 @@ from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.evaluation.probes import Prober, entry
 from fedssl.evaluation.scores import Scores, mean_scores
+from fedssl.models.model import Model
 from fedssl.state import ServerState, restore
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,9 @@ class Models:
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
         self.method = runner.config.method
+        self.engine = runner.config.engine
+        # Clients that keep their normalisation layers have no model in common, whatever the method.
+        self.one_for_all = self.method.evaluates == "global" and not self.method.private_norm
 
     def first_server(self) -> ServerState:
         """The server before round 1: what is shared, at its first values."""
@@ -38,21 +45,26 @@ class Models:
     def encoders(
         self, server: ServerState, memory_rounds: Mapping[int, int], limit: int
     ) -> Iterator[tuple[str, nn.Module]]:
-        """The encoders that the method answers for: one global, or personal ones (evenly spread ids)."""
-        if self.method.evaluates == "global":
+        """The encoders that the method answers for: one global, or those of nodes or clients (spread ids)."""
+        if self.one_for_all and self.engine.has_server:
             yield "global", self._global(server)
             return
         clients = self.runner.federation.clients
         for client in np.unique(np.linspace(0, clients - 1, min(limit, clients)).astype(int)):
-            yield f"client {client}", self.personal(server, memory_rounds, int(client))
+            if self.one_for_all:
+                yield f"node {client}", self._global(self.engine.at(server, int(client)))
+            else:
+                yield f"client {client}", self.personal(server, memory_rounds, int(client))
 
-    def personal(self, server: ServerState, memory_rounds: Mapping[int, int], client: int) -> nn.Module:
-        """A client's own encoder: what it would begin its next round with."""
+    def personal(
+        self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
+    ) -> nn.Module:
+        """A client's own encoder: what it would begin its next round with, or what training makes of that."""
         number = self.runner.config.rounds + 1
-        task = Task(
-            number, client, self.method.broadcast(server, client, number), memory_rounds.get(client, 0)
-        )
-        return self.method.personal_encoder(self.runner.receive(task))
+        broadcast = self.method.broadcast(self.engine.at(server, client), client, number)
+        task = Task(number, client, broadcast, memory_rounds.get(client, 0))
+        model = self.runner.adapt(task, local_epochs) if local_epochs else self.runner.receive(task)
+        return self.method.personal_encoder(model)
 
     def untrained(self) -> nn.Module:
         restore(self.runner.model, self.runner.initial)
@@ -65,7 +77,11 @@ class Models:
 
     def whose(self, probed: int) -> str:
         """What a number averaged over `probed` encoders is a number of."""
-        return "global" if self.method.evaluates == "global" else f"personal, mean of {probed} clients"
+        if self.one_for_all:
+            return "global" if self.engine.has_server else f"each node's own, mean of {probed} nodes"
+        kind = "personal" if self.method.evaluates == "global" else self.method.evaluates
+        layers = ", each with its own normalisation layers" if self.method.private_norm else ""
+        return f"{kind}, mean of {probed} clients{layers}"
 
     def probe(
         self,
@@ -76,17 +92,54 @@ class Models:
         limit: int,
     ) -> list[dict[str, Any]]:
         """Entries of result.json: each protocol on the trained encoders and on the untrained one."""
-        trained: dict[str, list[Scores]] = {protocol: [] for protocol in protocols}
-        probed = 0
-        for _, encoder in self.encoders(server, memory_rounds, limit):
-            probed += 1
-            for protocol, scores in prober.run_all(encoder, protocols).items():
-                trained[protocol].append(scores)
-        untrained = prober.run_all(self.untrained(), protocols)
+
+        def scores(encoder: nn.Module) -> dict[str, Scores]:
+            return prober.run_all(encoder, protocols, self.classifier_on(encoder))
+
+        trained = self.each(scores, server, memory_rounds, limit)
+        untrained = scores(self.untrained())
         return [
-            entry(protocol, self.whose(probed), prober, mean_scores(trained[protocol]), untrained[protocol])
+            entry(
+                protocol,
+                self.whose(len(trained)),
+                prober,
+                mean_scores([found[protocol] for found in trained]),
+                untrained[protocol],
+            )
             for protocol in protocols
         ]
+
+    def each(
+        self,
+        measure: Callable[[nn.Module], T],
+        server: ServerState,
+        memory_rounds: Mapping[int, int],
+        limit: int,
+    ) -> list[T]:
+        """A measurement of every encoder that the method answers for; what clients share is measured once."""
+        known: dict[str, T] = {}
+        found = []
+        for _, encoder in self.encoders(server, memory_rounds, limit):
+            network = nn.ModuleList([encoder, *filter(None, [self.classifier_on(encoder)])])
+            digest = hashlib.blake2b()
+            for tensor in network.state_dict().values():
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            if digest.hexdigest() not in known:
+                known[digest.hexdigest()] = measure(encoder)
+            found.append(known[digest.hexdigest()])
+        return found
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the objective trains a classifier of its own."""
+        return self.runner.model.has("classifier")
+
+    def classifier_on(self, encoder: nn.Module) -> nn.Module | None:
+        """The classifier that was trained together with this encoder (a client may have two of both)."""
+        for module in self.runner.model.modules():
+            if isinstance(module, Model) and module.has("classifier") and module.part("encoder") is encoder:
+                return module.part("classifier")
+        return None
 
     def _global(self, server: ServerState) -> nn.Module:
         restore(self.runner.model, self.runner.initial)

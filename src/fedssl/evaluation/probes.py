@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedssl.config import DataConfig, ProbeConfig
 from fedssl.data.images import ImageSet
+from fedssl.errors import ConfigError
 from fedssl.evaluation import knn, linear
-from fedssl.evaluation.features import extract, feature_std
+from fedssl.evaluation.features import check_features, extract, feature_std
 from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.subset import subset
 from fedssl.rng import torch_rng
@@ -46,10 +47,17 @@ class Prober:
         """Which images the numbers are about."""
         return f"{self.train.name}: {len(self.train)} train, {len(self.test)} test"
 
-    def run_all(self, encoder: nn.Module, protocols: list[str]) -> dict[str, Scores]:
-        """`knn` and `linear` on the frozen encoder, from the same features."""
+    def run_all(
+        self, encoder: nn.Module, protocols: list[str], classifier: nn.Module | None = None
+    ) -> dict[str, Scores]:
+        """`knn` and `linear` on the frozen encoder, and its own `classifier`, from the same features."""
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
-        return {protocol: self.from_features(train, test, protocol) for protocol in protocols}
+        return {
+            protocol: self.of_classifier(classifier, test)
+            if protocol == "classifier"
+            else self.from_features(train, test, protocol)
+            for protocol in protocols
+        }
 
     def monitor(self, encoder: nn.Module) -> dict[str, float]:
         """The numbers of a round: kNN accuracy, and the spread of features (0: collapsed)."""
@@ -58,6 +66,18 @@ class Prober:
 
     def features(self, encoder: nn.Module, images: ImageSet) -> Tensor:
         return extract(encoder, images, mean=self.data.mean, std=self.data.std, device=self.device)
+
+    @torch.no_grad()
+    def of_classifier(self, classifier: nn.Module | None, test: Tensor) -> Scores:
+        """The classifier that an objective trained with its encoder, as it is: end to end (Dec-SL)."""
+        if classifier is None:
+            raise ConfigError(
+                "a classifier of its own has only objective.name=supervised: probe linear or knn"
+            )
+        assert self.test.y is not None
+        check_features(test)
+        predicted = classifier(test.to(self.device)).argmax(dim=1)
+        return score(predicted, self.test.y, self.test.classes)
 
     def from_features(self, train: Tensor, test: Tensor, protocol: str) -> Scores:
         assert self.train.y is not None
@@ -118,4 +138,5 @@ def entry(protocol: str, model: str, prober: Prober, scores: Scores, untrained: 
         "untrained": untrained.accuracy,
         "gain": scores.accuracy - untrained.accuracy,
         "per_class": scores.per_class,
+        "confusion": scores.confusion,
     }

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedssl.checkpoint import Checkpoints
@@ -18,10 +17,12 @@ from fedssl.data.views import Views, fitting
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.errors import ConfigError, DataError, RunError, did_you_mean
+from fedssl.evaluation.detection import detection
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, entry, make_prober
 from fedssl.evaluation.scores import Scores, mean_scores
 from fedssl.evaluation.semi import fine_tune
+from fedssl.evaluation.styles import generalization, personal, style
 from fedssl.evaluation.subset import subset
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState
@@ -52,12 +53,14 @@ class Finished:
 
 
 def evaluate(directory: RunDir, protocol: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one protocol; `overrides` are config keys of data, probe or semi."""
+    """Run one protocol; `overrides` are config keys of data, probe or semi, and what the method allows."""
     if protocol not in PROTOCOLS:
         raise ConfigError(f"unknown protocol {protocol!r}: {did_you_mean(protocol, PROTOCOLS)}")
+    of_method = [f"method.{key}" for key in directory.config().method.when_evaluated]
     for key in overrides:
-        if key.split(".")[0] not in ("data", "probe", "semi", "device"):
-            raise ConfigError(f"{key} has no meaning in an evaluation: only data.*, probe.*, semi.*, device")
+        if key.split(".")[0] not in ("data", "probe", "semi", "detection", "device") and key not in of_method:
+            known = ", ".join(["data.*", "probe.*", "semi.*", "detection.*", "device", *of_method])
+            raise ConfigError(f"{key} has no meaning in an evaluation: only {known}")
     threads = torch.get_num_threads()
     try:
         found = {**PROTOCOLS[protocol](bring_back(directory, overrides)), "overrides": dict(overrides)}
@@ -170,41 +173,13 @@ def semi(run: Finished) -> dict[str, Any]:
     return {**found, "labelled": len(labelled)}
 
 
-def personal(run: Finished) -> dict[str, Any]:
-    """Each client's own encoder, a linear probe on its own images, tested on its domain's test images."""
-    federation, train, test = run.federation, run.federation.train, run.federation.test
-    if Prober.why_not(train, test) or test is None:
-        raise DataError(f"cannot probe: {Prober.why_not(train, test)}")
-    scores, untrained, rows = [], [], []
-    for client, part in enumerate(federation.parts):
-        prober = run.prober(train.subset(part), _domain_of(train, test, part))
-        encoder = run.models.personal(run.server, run.memory_rounds, client)
-        scores.append(prober.run_all(encoder, ["linear"])["linear"])
-        untrained.append(prober.run_all(run.models.untrained(), ["linear"])["linear"])
-        rows.append({"client": client, "images": prober.images(), "accuracy": scores[-1].accuracy})
-    whole = Prober(train, test, run.config.data, run.config.probe, run.device, run.config.seed)
-    found = entry(
-        "personal",
-        f"personal, mean of {len(rows)} clients",
-        whole,
-        mean_scores(scores),
-        mean_scores(untrained),
-    )
-    return {**found, "images": f"{train.name}: each client's own train, its domain's test", "clients": rows}
-
-
-def _domain_of(train: ImageSet, test: ImageSet, part: np.ndarray[Any, Any]) -> ImageSet:
-    """The test images of the domains that a client's images come from; all where there are no domains."""
-    if train.domain is None or test.domain is None:
-        return test
-    own = torch.isin(test.domain, train.domain[torch.from_numpy(part)].unique())  # type: ignore[no-untyped-call]
-    return test.subset(own.nonzero().flatten())
-
-
 PROTOCOLS: dict[str, Callable[[Finished], dict[str, Any]]] = {
     "knn": knn,
     "linear": linear,
     "semi": semi,
     "transfer": transfer,
+    "generalization": generalization,
     "personal": personal,
+    "style": style,
+    "detection": detection,
 }

@@ -1,4 +1,4 @@
-"""Accuracy and F1 of predictions, in all and by class."""
+"""Accuracy, F1 and confusion of predictions, in all and by class."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fedssl.errors import DataError
 
+MOST_CLASSES = 100  # of a confusion matrix that is kept: a thousand classes would be a million numbers
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -18,12 +20,14 @@ class Scores:
 
     `macro_f1` is the mean over the classes that occur in the truth or among the predictions, as
     scikit-learn has it by default; a ratio 0/0 counts as 0. `per_class` has every class, with
-    `count` images of it in the truth.
+    `count` images of it in the truth. `confusion` is how many images of a class (row) were taken for which
+    (column); empty where there are more than `MOST_CLASSES` classes.
     """
 
     accuracy: float
     macro_f1: float
     per_class: list[dict[str, Any]]
+    confusion: list[list[float]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -53,6 +57,7 @@ def score(predicted: Tensor, truth: Tensor, classes: tuple[str, ...]) -> Scores:
                 classes, precision.tolist(), recall.tolist(), f1.tolist(), true.tolist(), strict=True
             )
         ],
+        confusion=confusion.tolist() if number <= MOST_CLASSES else [],
     )
 
 
@@ -74,6 +79,10 @@ def mean_scores(scores: Sequence[Scores]) -> Scores:
                 "count": round(mean(row["count"] for row in rows)),
             }
             for rows in zip(*(each.per_class for each in scores), strict=True)
+        ],
+        confusion=[
+            [mean(cells) for cells in zip(*rows, strict=True)]
+            for rows in zip(*(each.confusion for each in scores), strict=True)
         ],
     )
 

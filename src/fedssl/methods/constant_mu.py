@@ -6,6 +6,7 @@ from pydantic import Field
 
 from fedssl.methods.client import Client
 from fedssl.methods.ema import OwnModel, start_afresh, start_mixed, was_there
+from fedssl.methods.method import ENCODER, PREDICTOR
 from fedssl.state import Broadcast, ClientMemory
 
 
@@ -19,5 +20,6 @@ class ConstantMu(OwnModel):
         if not was_there(client, memory):
             start_afresh(client, broadcast.models[0], memory)
             return {}
-        start_mixed(client, broadcast.models[0], memory, self.mu_encoder, self.mu_predictor)
+        rates = ((ENCODER, self.mu_encoder), (PREDICTOR, self.mu_predictor))
+        start_mixed(client, broadcast.models[0], memory, rates)
         return {"mu": self.mu_encoder, "mu_predictor": self.mu_predictor}

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedssl.methods.client import Client
-from fedssl.methods.method import ENCODER, PREDICTOR, Method
+from fedssl.methods.method import ENCODER, Method
 from fedssl.methods.training import Training
 from fedssl.models.model import Model, Role
 from fedssl.state import ClientMemory, State, distance, snapshot
@@ -58,14 +58,17 @@ def start_afresh(client: Client, broadcast: State, memory: ClientMemory) -> None
 
 
 def start_mixed(
-    client: Client, broadcast: State, memory: ClientMemory, mu_encoder: float, mu_predictor: float
+    client: Client,
+    broadcast: State,
+    memory: ClientMemory,
+    rates: Iterable[tuple[tuple[str, ...], float]],
 ) -> None:
-    """W ← μ·own + (1−μ)·global for the parameters of encoder and predictor (Eq. 1 and 2).
+    """W ← μ·own + (1−μ)·global for the parameters of parts, each with its μ (Eq. 1 and 2).
 
     Statistics of BatchNorm are no parameters: they come from the global model.
     """
     mixed = dict(broadcast)
-    for parts, mu in ((ENCODER, mu_encoder), (PREDICTOR, mu_predictor)):
+    for parts, mu in rates:
         for name in client.model.parameters_under(parts):
             mixed[name] = mix(memory.state[name], broadcast[name], mu)
     private = {name: own for name, own in memory.state.items() if name not in broadcast}
@@ -75,7 +78,7 @@ def start_mixed(
 
 def mix(own: Tensor, received: Tensor, mu: float) -> Tensor:
     """μ·own + (1−μ)·received, exact at both ends."""
-    if mu in (0.0, 1.0):
+    if mu in (0.0, 1.0) or own is received:  # what stays on the client is received from itself
         return own if mu else received
     return mu * own + (1 - mu) * received
 

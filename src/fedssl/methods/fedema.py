@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
+from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
 from fedssl.methods.ema import OwnModel, start_afresh, start_mixed, was_there
-from fedssl.methods.method import Aggregate, ServerTools
+from fedssl.methods.method import ENCODER, PREDICTOR, Aggregate, ServerTools
 from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, distance
 
 
@@ -35,13 +36,11 @@ class FedEMA(OwnModel):
             return {}
         apart = self.measure(client, broadcast.models[0], memory)
         mu = min(scaler * apart, 1.0)
-        start_mixed(
-            client,
-            broadcast.models[0],
-            memory,
-            mu_encoder=0.0 if self.apply_to == "predictor" else mu,
-            mu_predictor=0.0 if self.apply_to == "encoder" else mu,
+        rates = (
+            (ENCODER, 0.0 if self.apply_to == "predictor" else mu),
+            (PREDICTOR, 0.0 if self.apply_to == "encoder" else mu),
         )
+        start_mixed(client, broadcast.models[0], memory, rates)
         return {"mu": mu, "lambda": scaler, "divergence_before": apart}
 
     def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
@@ -53,6 +52,11 @@ class FedEMA(OwnModel):
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
         if self.scaler is not None or self.divergence == "reference-code":
             return super().aggregate(server, round, tools)
+        if getattr(tools.rule, "client_side", False):
+            raise ConfigError(
+                "aggregation.client_side=true hides from the server how far a client is, which FedEMA's "
+                "autoscaler asks for: set method.scaler, or method.divergence=reference-code"
+            )
         return ScalingAggregate(server, round, tools, self.tau)
 
     def _scaler(self, broadcast: Broadcast, memory: ClientMemory) -> float | None:
@@ -72,7 +76,7 @@ class ScalingAggregate(Aggregate):
         self.tau = tau
         self.newcomers: dict[int, State] = {}
 
-    def add(self, upload: Upload) -> dict[str, float]:
+    def add(self, upload: Upload) -> dict[str, Any]:
         if f"lambda/{upload.client}" not in self.server.values:
             self.newcomers[upload.client] = {name: upload.state[name] for name in self.tools.parameters}
         return super().add(upload)

@@ -8,11 +8,16 @@ from pydantic import Field
 
 from fedssl.methods.client import Client
 from fedssl.methods.ema import OwnModel, start_afresh, start_mixed
+from fedssl.methods.method import PREDICTOR
 from fedssl.state import Broadcast, ClientMemory
 
 
 class FedU(OwnModel):
-    """The encoder is replaced by the global one, the predictor only if the two encoders are close."""
+    """The encoder is replaced by the global one, the predictor only if the two encoders are close.
+
+    For an objective without a predictor (SimCLR, Barlow Twins in the L-DAWA paper, which does not say how),
+    the head that takes its place is the projector.
+    """
 
     divergence: Literal["paper", "reference-code"] = Field(
         "reference-code",
@@ -28,5 +33,6 @@ class FedU(OwnModel):
             return {}
         apart = self.measure(client, received, memory)
         close = apart < self.threshold
-        start_mixed(client, received, memory, mu_encoder=0.0, mu_predictor=0.0 if close else 1.0)
+        head = PREDICTOR if client.model.has("predictor") else ("projector",)
+        start_mixed(client, received, memory, [(head, 0.0 if close else 1.0)])
         return {"divergence_before": apart, "predictor_replaced": float(close)}

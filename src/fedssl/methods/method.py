@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field
 from torch import nn
 
 from fedssl.aggregation.rule import Fold, Rule
@@ -42,8 +43,16 @@ class ServerTools:
 class Method(Choice):
     """The loop with nothing replaced is FedAvg."""
 
-    evaluates: ClassVar[Literal["global", "personal"]] = "global"  # whose encoder is the result
+    evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "global"  # whose encoder is the result
     pools_data: ClassVar[bool] = False  # one client holds the data of all
+    effort: ClassVar[float] = 1.0  # of a step, beside FedAvg's: for estimates
+    when_evaluated: ClassVar[tuple[str, ...]] = ()  # options that `fedssl eval` may change: none of training
+
+    private_norm: bool = Field(
+        False,
+        description="normalisation layers, parameters and statistics, stay on the client (FedBN); the result "
+        "is then the mean over clients, each with its own",
+    )
 
     def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
         """What the method needs beside the objective's own parts; `encoder` builds another fresh one."""
@@ -68,6 +77,22 @@ class Method(Choice):
     def first_server(self, shared: State) -> ServerState:
         """The server before round 1, from the first values of what is shared."""
         return ServerState([shared])
+
+    # --- at the edge of the client, whatever the method: normalisation layers that stay there ----
+
+    def own_norm(self, model: Model) -> list[str]:
+        """Normalisation layers, found by module type, that the client keeps though the method shares them."""
+        shared = set(self.shared(model)) if self.private_norm else set()
+        return [name for name in model.normalisation_names() if name in shared]
+
+    def uploaded(self, model: Model) -> list[str]:
+        """What in fact leaves the client: what is shared, less its own normalisation layers."""
+        own = set(self.own_norm(model))
+        return [name for name in self.shared(model) if name not in own]
+
+    def kept(self, model: Model) -> list[str]:
+        """What the client in fact keeps: what is remembered, and its own normalisation layers."""
+        return list(dict.fromkeys([*self.remembered(model), *self.own_norm(model)]))
 
     # --- the four steps ----------------------------------------------------------------------
 
@@ -100,8 +125,8 @@ class Aggregate:
         self.server, self.round, self.tools = server, round, tools
         self.fold: Fold = tools.rule.start(server.model, tools.statistics, round)
 
-    def add(self, upload: Upload) -> dict[str, float]:
-        """Fold one upload in; numbers about it to log."""
+    def add(self, upload: Upload) -> dict[str, Any]:
+        """Fold one upload in; what to log about it."""
         self.fold.add(upload)
         return self.fold.report[upload.client]
 

@@ -19,8 +19,14 @@ from fedssl.config import TrainConfig
 class Optimizer:
     """The parameters that took gradients in the last backward pass are updated."""
 
-    def __init__(self, parameters: list[nn.Parameter], config: TrainConfig, lr: float) -> None:
-        self.parameters, self.config, self.lr = parameters, config, lr
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        config: TrainConfig,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        self.parameters, self.config, self.lr, self.betas = parameters, config, lr, betas
         count = len(parameters)
         self._momenta: list[Tensor | None] = [None] * count
         self._averages = [torch.zeros_like(p) for p in parameters] if config.optimizer != "sgd" else []
@@ -69,8 +75,8 @@ class Optimizer:
             [self._steps[index] for index in moved],
             foreach=True,
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
             lr=self.lr,
             weight_decay=self.config.weight_decay,
             eps=1e-8,

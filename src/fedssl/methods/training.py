@@ -33,6 +33,7 @@ class Batch:
     views: list[Tensor]  # normalised float32 [B, C, H, W]
     labels: Tensor | None
     rng: torch.Generator  # on the CPU, for what a loss draws itself
+    positions: Tensor  # of these images in the client's own list, on the CPU
 
 
 Loss = Callable[[Batch], Tensor]
@@ -66,7 +67,7 @@ def train_locally(
         images, labels = client.images.batch(positions)
         images = images.to(client.device, non_blocking=True)
         labels = None if labels is None else labels.to(client.device)
-        batch = Batch(images, client.views(images, draws), labels, draws)
+        batch = Batch(images, client.views(images, draws), labels, draws, positions)
         with autocast(client.device, config.precision):
             value = loss_of(batch)
         optimizer.zero_grad()

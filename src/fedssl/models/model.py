@@ -9,7 +9,18 @@ from enum import Enum
 from torch import Tensor, nn
 
 # Layers whose parameters and statistics are "BatchNorm" to the papers: found by type, never by name.
-NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+# The files of timm that define nothing else. (To ask for the types themselves would import timm.)
+TIMM_NORMALISATION = frozenset(
+    f"timm.layers.{file}" for file in ("norm", "norm_act", "evo_norm", "filter_response_norm", "grn")
+)
+
+
+def is_normalisation(module: nn.Module) -> bool:
+    """Whether a module is a normalisation layer, by its type."""
+    return isinstance(module, NORMALISATION) or any(
+        kind.__module__ in TIMM_NORMALISATION for kind in type(module).__mro__
+    )
 
 
 class Role(Enum):
@@ -76,7 +87,7 @@ class Model(nn.Module):
 
     def normalisation_names(self) -> list[str]:
         """Parameters and statistics of every normalisation layer, found by module type."""
-        paths = [path for path, module in self.named_modules() if isinstance(module, NORMALISATION)]
+        paths = [path for path, module in self.named_modules() if is_normalisation(module)]
         return self.names_under(paths)
 
     def statistics(self) -> frozenset[str]:

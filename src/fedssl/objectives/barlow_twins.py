@@ -23,6 +23,9 @@ class BarlowTwins(Objective):
     """
 
     off_diagonal: float = Field(0.005, ge=0, description="λ: weight of the redundancy term")
+    scale: float = Field(
+        1.0, gt=0, description="the loss, a sum over projector_out squares, is multiplied by it"
+    )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         return Model(encoder=Part(encoder), projector=Part(build_projector(features, config)))
@@ -31,7 +34,7 @@ class BarlowTwins(Objective):
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         a, b = (projected(model, view) for view in views)
-        return barlow_twins(a, b, self.off_diagonal)
+        return self.scale * barlow_twins(a, b, self.off_diagonal)
 
 
 @full_precision

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedssl.config import ModelConfig
+from fedssl.models.encoders import Encoder, build_encoder
 from fedssl.models.model import Model
 from fedssl.options import Choice
+
+if TYPE_CHECKING:
+    from fedssl.config import Config
 
 
 class Objective(Choice):
@@ -23,6 +27,10 @@ class Objective(Choice):
     views: ClassVar[str] = "simclr"  # the recipe it was published with
     num_views: ClassVar[int] = 2
     needs_labels: ClassVar[bool] = False
+
+    def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
+        """The encoder to train: the one that `model.encoder` names, unless the objective brings its own."""
+        return build_encoder(config.model, size, channels)
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         """The model to train: `encoder` and what the objective adds to it."""

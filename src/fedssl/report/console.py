@@ -48,7 +48,7 @@ class ConsoleListener(Listener):
         number = line["round"]
         done = number - self._first
         left = (time.monotonic() - self._began) / done * (self._rounds - number)
-        if "probe" in line:
+        if "knn" in line.get("probe", {}):
             self._probe = f"{line['probe']['knn']:6.1%}"
         parts = [
             f"round {number:>{len(str(self._rounds))}}/{self._rounds}",
@@ -145,6 +145,18 @@ def final_table(probes: list[dict[str, Any]]) -> Table:
             f"{probe['untrained']:.1%}",
             f"{100 * probe['gain']:+.1f}",
         )
+    return table
+
+
+def style_table(probe: dict[str, Any]) -> Table:
+    """Accuracy on every style, beside that of the untrained encoder."""
+    table = Table(title=f"{probe['protocol']} per style", title_justify="left")
+    table.add_column("style")
+    for column in ("accuracy", "untrained", "gain"):
+        table.add_column(column, justify="right")
+    for row in probe["styles"]:
+        gain = 100 * (row["accuracy"] - row["untrained"])
+        table.add_row(row["style"], f"{row['accuracy']:.1%}", f"{row['untrained']:.1%}", f"{gain:+.1f}")
     return table
 
 

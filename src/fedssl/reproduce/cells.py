@@ -98,13 +98,14 @@ def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _with_file(config: Config, file: str, what: str) -> Config:
-    """An .npz file that the recipe names is looked for in the folder that data.root gives."""
+    """A file or folder that the recipe names is looked for in the folder that data.root gives."""
     data = config.data
-    if data.name != "npz":
-        return config
     path = Path(data.root).expanduser()
-    if path.is_dir() and file:
-        path = path / Path(file).name
+    inside = path / Path(file).name
+    if (data.name == "npz" and path.is_dir()) or (data.name == "folder" and inside.is_dir()):
+        path = inside
+    if data.name != "npz" and not (data.root and path.is_dir()):
+        return config
     if not path.exists():
         raise ConfigError(
             f"{what} needs {path.name}, and there is no {path}: give its folder, data.root=FOLDER"

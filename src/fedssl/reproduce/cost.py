@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedssl.config import Config, DataConfig
+from fedssl.data.partitions import Pool
 from fedssl.data.views import Views
 from fedssl.engines.loop import sample_clients
 from fedssl.engines.runner import build_network, find_device
@@ -42,6 +43,7 @@ class Images:
 
     count: int
     shape: tuple[int, int, int]
+    styles: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,12 @@ class Plan:
 
 def images(data: DataConfig) -> Images | None:
     """Without reading pixels; none where that cannot be known."""
+    if "+" in data.name:
+        return _joined(data)
+    styles = 1
     if data.name == "npz":
         count, shape = _npz_shape(Path(data.root))
+        styles = _npz_styles(Path(data.root))
     elif data.name in SPLIT:
         count, shape = SPLIT[data.name]
         count -= round(data.test_fraction * count)
@@ -65,15 +71,31 @@ def images(data: DataConfig) -> Images | None:
         return None
     height, width, depth = shape
     side = data.size
-    return Images(data.limit or count, (side or height, side or width, data.channels or depth))
+    return Images(data.limit or count, (side or height, side or width, data.channels or depth), styles)
 
 
-def plan(config: Config, count: int) -> Plan:
+def _joined(data: DataConfig) -> Images | None:
+    """Several sets as styles of one (see fedssl.data.styles)."""
+    found = []
+    for name in data.name.split("+"):
+        file = Path(data.root).expanduser() / f"{name}_train.npz"
+        source = {"name": "npz", "root": str(file)} if data.root and file.is_file() else {"name": name}
+        part = images(data.model_copy(update={"limit": 0, **source}))
+        if part is None:
+            return None
+        found.append(part)
+    shape = max(max(part.shape[:2]) for part in found), max(part.shape[2] for part in found)
+    return Images(data.limit or sum(part.count for part in found), (shape[0], shape[0], shape[1]), len(found))
+
+
+def plan(config: Config, count: int, styles: int = 1) -> Plan:
     """Clients and steps, with images spread evenly."""
     pooled, train = config.method.pools_data, config.train
-    clients = 1 if pooled else config.partition.clients
-    selected = len(sample_clients(config.participation, clients, config.seed, 1))
-    own = max(1, round(count * (1 - config.data.holdout) / clients))
+    each = Pool(styles, None, np.arange(styles))  # one image of every style
+    clients = 1 if pooled else config.partition.clients_for(each)
+    taking_part = 1 if pooled else config.partition.workers or clients
+    selected = len(sample_clients(config.participation, taking_part, config.seed, 1))
+    own = max(1, round(count * (1 - config.data.holdout) * config.partition.amount / clients))
     per_epoch = own // min(train.batch_size, own)
     return Plan(selected, config.rounds * selected * max(1, round(train.epochs * per_epoch)))
 
@@ -174,6 +196,11 @@ class _Step:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _npz_styles(file: Path) -> int:
+    with np.load(file, allow_pickle=False) as archive:
+        return len(np.unique(archive["domain"])) if "domain" in archive else 1
 
 
 def _npz_shape(file: Path) -> tuple[int, tuple[int, int, int]]:

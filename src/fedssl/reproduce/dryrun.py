@@ -48,12 +48,12 @@ class DryRun:
         """Row, column, seeds, size of a run, and what is still to do of it."""
         config = seeds[0].config
         size = images(config.data)
-        planned = plan(config, size.count) if size else None
+        planned = plan(config, size.count, size.styles) if size else None
         left = sum(self._left(cell) for cell in seeds)
         cost = "–"
         if left and size and planned:
             step = self.stopwatch.seconds(config, size.shape)
-            seconds = left * planned.steps * step / config.engine.workers
+            seconds = left * planned.steps * step * config.method.effort / config.engine.workers
             self.seconds += seconds
             cost = duration(seconds)
         elif left:

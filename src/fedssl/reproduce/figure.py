@@ -17,6 +17,7 @@ LABELS = {
     "probe.knn": "kNN accuracy",
     "probe.feature_std": "spread of features (0: collapsed)",
     "divergence": "divergence",
+    "drift": "d_w(global, local)",
     "loss": "loss",
 }
 
@@ -25,6 +26,14 @@ def draw(results: Results, file: Path) -> bool:
     """Write the PNG; false if there is nothing to draw yet."""
     figure = results.recipe.figure
     assert figure is not None
+    if figure.kind == "landscape":
+        from fedssl.reproduce.panels import draw_landscapes
+
+        return draw_landscapes(results, file)
+    if figure.kind == "style":
+        from fedssl.reproduce.panels import draw_styles
+
+        return draw_styles(results, file)
     found = curves(results, figure) if figure.kind == "curve" else sweeps(results, figure)
     if not any(found.values()):
         return False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedssl.errors import RunError
+from fedssl.errors import RunError, did_you_mean
 from fedssl.reproduce.recipe import Measure
 
 
@@ -31,9 +31,23 @@ def take(path: Path, measure: Measure) -> Reading:
     """What the run says; evaluations that it has not seen yet are made now, and kept with it."""
     if measure.counts:
         return _count(path, measure)
+    if measure.kind == "oscillation":
+        return Reading(1000 * oscillation([line["angle"] for line in lines(path / "metrics.jsonl")]), None)
+    if measure.kind == "drift":
+        return Reading(list(lines(path / "metrics.jsonl"))[-1]["drift"], None)
     options = dict(flat(measure.config))
     entry = _known(path, measure.kind, options) or evaluate(path, measure.kind, options)
+    if measure.style:
+        entry = _of_style(entry, measure.style)
     return Reading(100 * entry["accuracy"], 100 * entry["untrained"])
+
+
+def _of_style(entry: Mapping[str, Any], style: str) -> dict[str, Any]:
+    """The part of an entry that is about one style."""
+    known = {row["style"]: row for row in entry.get("styles", [])}
+    if style not in known:
+        raise RunError(f"{entry['protocol']} has no number of style {style!r}: {did_you_mean(style, known)}")
+    return dict(known[style])
 
 
 def evaluate(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,7 +73,7 @@ def _known(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, A
 
 
 def _count(path: Path, measure: Measure) -> Reading:
-    monitored = [line for line in lines(path / "metrics.jsonl") if "probe" in line]
+    monitored = [line for line in lines(path / "metrics.jsonl") if "knn" in line.get("probe", {})]
     if not monitored:
         raise RunError(f"{measure.kind} needs the kNN monitor: set probe.every=1 in the recipe")
     assert measure.target is not None
@@ -67,6 +81,14 @@ def _count(path: Path, measure: Measure) -> Reading:
         (line["round"] for line in monitored if line["probe"]["knn"] >= measure.target), float("inf")
     )
     return Reading(rounds * (_epochs(path) if measure.kind == "epochs-to" else 1), None)
+
+
+def oscillation(values: Sequence[float]) -> float:
+    """How much a curve goes up and down: the mean |second difference|, which a straight line has none of."""
+    bends = [a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    if not bends:
+        raise RunError(f"oscillation needs at least 3 rounds, and the run has {len(values)}")
+    return sum(map(abs, bends)) / len(bends)
 
 
 def _epochs(path: Path) -> float:

@@ -25,16 +25,35 @@ ONLY_COLUMN = "accuracy"  # the column of a recipe that names none
 class Measure(Options):
     """What the number of a cell is."""
 
-    kind: Literal["linear", "knn", "semi", "transfer", "personal", "rounds-to", "epochs-to"] = "linear"
+    kind: Literal[
+        "linear",
+        "knn",
+        "classifier",
+        "semi",
+        "transfer",
+        "generalization",
+        "personal",
+        "style",
+        "rounds-to",
+        "epochs-to",
+        "oscillation",
+        "drift",
+    ] = "linear"
     target: float | None = Field(
         None, gt=0, lt=1, description="rounds-to, epochs-to: accuracy of the kNN monitor"
     )
     config: dict[str, Any] = Field({}, description="keys for the evaluation alone: data.*, probe.*, semi.*")
+    style: str = Field("", description="generalization, personal: of this style alone; none: the mean")
 
     @property
     def counts(self) -> bool:
-        """Whether it counts rounds or epochs: fewer are better."""
+        """Whether it counts rounds or epochs."""
         return self.kind in ("rounds-to", "epochs-to")
+
+    @property
+    def fewer(self) -> bool:
+        """Whether the smaller number is the better one."""
+        return self.counts or self.kind in ("oscillation", "drift")
 
 
 class _Axis(Options):
@@ -79,6 +98,7 @@ class Ordering(Options):
     by: float = Field(0.0, description="the difference must be at least this, in the table's unit")
     columns: tuple[str, ...] = Field((), description="where rows are compared; none: in every column")
     rows: tuple[str, ...] = Field((), description="where columns are compared; none: in every row")
+    over: str = Field("", description="a row: columns are compared by what others gain over it")
     claim: str = Field("", description="the paper's words")
 
     _one_or_many = field_validator("better", "worse", mode="before")(
@@ -89,7 +109,7 @@ class Ordering(Options):
 class Figure(Options):
     """How the numbers are drawn."""
 
-    kind: Literal["sweep", "curve"]
+    kind: Literal["sweep", "curve", "landscape", "style"]
     y: str = Field("probe.knn", description="curve: key of metrics.jsonl; clients.KEY: one line a client")
     x_label: str = ""
     y_label: str = ""
@@ -241,6 +261,10 @@ def _check(recipe: Recipe, where: str) -> None:
         by_column = any(side in columns for side in sides) and not any(side in rows for side in sides)
         axis = columns if by_column else rows
         _known(sides, [*axis, UNTRAINED], f"{at}: unknown {'row' if axis is rows else 'column'}")
+        if ordering.over:
+            _known([ordering.over], rows, f"{at}: over: unknown row")
+            if not by_column or UNTRAINED in sides:
+                raise ConfigError(f"{at}: over compares the gains of columns, so name columns")
         if all(side == UNTRAINED for side in sides):
             raise ConfigError(f"{at}: name at least one row or column")
     if recipe.figure is not None:
@@ -267,6 +291,7 @@ class Place(Options):
     column: str = ""
     untrained: bool = False
     number: float | None = None
+    over: str = ""  # the row whose number, in the same column, is taken off
 
 
 class Comparison(Options):
@@ -279,7 +304,7 @@ class Comparison(Options):
     worse: Place
     relation: Literal[">", ">="]
     by: float
-    counts: bool  # rounds or epochs: fewer are better
+    fewer: bool  # the smaller number is the better one
 
 
 def comparisons(recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
@@ -291,34 +316,41 @@ def comparisons(recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
         by_row = any(side in {row.name for row in recipe.rows} for side in sides)
         places = (ordering.columns or columns) if by_row else (ordering.rows or rows)
         for where, better, worse in itertools.product(places, ordering.better, ordering.worse):
-            pair = (_place(better, worse, where, by_row), _place(worse, better, where, by_row))
+            pair = tuple(
+                _place(side, other, where, by_row, ordering.over)
+                for side, other in ((better, worse), (worse, better))
+            )
             cells = [place for place in pair if place.number is None]
-            if all(place.row in rows and place.column in columns for place in cells):
-                counts = recipe.measure_of(rows[cells[0].row], columns[cells[0].column]).counts
+            if where != ordering.over and all(
+                {place.row, place.over or place.row} <= rows.keys() and place.column in columns
+                for place in cells
+            ):
+                fewer = recipe.measure_of(rows[cells[0].row], columns[cells[0].column]).fewer
                 yield Comparison(
-                    text=_text(better, worse, ordering, counts),
+                    text=_text(better, worse, ordering, fewer),
                     claim=ordering.claim,
                     where=where,
                     better=pair[0],
                     worse=pair[1],
                     relation=ordering.relation,
                     by=ordering.by,
-                    counts=counts,
+                    fewer=fewer,
                 )
 
 
-def _place(side: Side, other: Side, where: str, by_row: bool) -> Place:
+def _place(side: Side, other: Side, where: str, by_row: bool, over: str) -> Place:
     if not isinstance(side, str):
         return Place(number=side)
     untrained = side == UNTRAINED
     name = str(other) if untrained else side
     row, column = (name, where) if by_row else (where, name)
-    return Place(row=row, column=column, untrained=untrained)
+    return Place(row=row, column=column, untrained=untrained, over=over)
 
 
-def _text(better: Side, worse: Side, ordering: Ordering, counts: bool) -> str:
+def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
     """`a > b`; of rounds, fewer are better: `a < b`."""
-    signs = {">": "<", ">=": "≤"} if counts else {">": ">", ">=": "≥"}
-    more = ordering.by < 0 if counts else ordering.by > 0
+    signs = {">": "<", ">=": "≤"} if fewer else {">": ">", ">=": "≥"}
+    more = ordering.by < 0 if fewer else ordering.by > 0
     margin = f" {'+' if more else '−'} {abs(ordering.by):g}" if ordering.by else ""
-    return f"{better} {signs[ordering.relation]} {worse}{margin}"
+    gain = f" in gain over {ordering.over}" if ordering.over else ""
+    return f"{better} {signs[ordering.relation]} {worse}{margin}{gain}"

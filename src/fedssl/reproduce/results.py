@@ -65,7 +65,7 @@ class Results:
 
     def _judge(self, comparison: Comparison) -> Judged:
         # The difference is what is better by: fewer rounds, more accuracy.
-        sign = -1 if comparison.counts else 1
+        sign = -1 if comparison.fewer else 1
         better, worse = self._seeds(comparison.better), self._seeds(comparison.worse)
         differences = [sign * (better[seed] - worse[seed]) for seed in sorted(better.keys() & worse.keys())]
         paper = [self._paper(place) for place in (comparison.better, comparison.worse)]
@@ -75,13 +75,18 @@ class Results:
     def _seeds(self, place: Place) -> dict[int, float]:
         if place.number is not None:
             return dict.fromkeys(range(self.seeds), place.number)
-        return (self.untrained if place.untrained else self.numbers)(place.row, place.column)
+        found = (self.untrained if place.untrained else self.numbers)(place.row, place.column)
+        if not place.over:
+            return found
+        under = self.numbers(place.over, place.column)
+        return {seed: found[seed] - under[seed] for seed in found.keys() & under.keys()}
 
     def _paper(self, place: Place) -> float | None:
         if place.number is not None or place.untrained:
             return place.number
         known = self.recipe.row(place.row).paper.get(place.column)
-        return known[0] if known else None
+        under = self.recipe.row(place.over).paper.get(place.column) if place.over else (0.0,)
+        return known[0] - under[0] if known and under else None
 
 
 def mean_and_spread(numbers: Sequence[float]) -> tuple[float, float | None]:

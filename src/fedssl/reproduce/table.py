@@ -172,11 +172,16 @@ def _unit(results: Results) -> str:
     names = {
         "linear": "accuracy of the linear probe, %",
         "knn": "accuracy of the nearest-neighbour probe, %",
+        "classifier": "accuracy of the classifier that was trained with the encoder, %",
         "semi": "accuracy after fine-tuning on few labels, %",
         "transfer": "accuracy of the linear probe on the images that the column names, %",
-        "personal": "accuracy of each client's own encoder on its own domain, %",
+        "generalization": "accuracy of a linear probe for each style on the global encoder, %",
+        "personal": "accuracy of each client's own encoder on its own style, %",
+        "style": "share of style features whose nearest neighbour is of the same client, %",
         "rounds-to": "rounds until the kNN monitor reaches the row's target",
         "epochs-to": "local epochs until the kNN monitor reaches the row's target",
+        "oscillation": "oscillation of the clients' mean angle δ over rounds, ×1,000 (less is smoother)",
+        "drift": "d_w(received, local) in the last round, mean over clients (less is closer)",
     }
     text = "; ".join(words for kind, words in names.items() if kind in kinds)
     return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,1 @@
+"""What runs are looked at with: trajectories, feature maps, drift, theory."""

@@ -1,0 +1,64 @@
+"""Style features of all clients in one picture (FedStyle, Figure 4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.styles import StyleFeatures, style_features
+from fedssl.rundir import RunDir
+
+
+def of_run(path: str | Path) -> StyleFeatures:
+    """h_s of some images of every client of a finished run of FedStyle."""
+    return style_features(bring_back(RunDir.open(path), {}))
+
+
+def embed(seen: StyleFeatures, seed: int = 0) -> NDArray[np.float32]:
+    """t-SNE to two dimensions, the same for the same features and seed."""
+    from sklearn.manifold import TSNE
+
+    features = seen.features.double().numpy()
+    neighbours = min(30.0, (len(features) - 1) / 3)  # t-SNE wants fewer than there are features
+    flat = TSNE(perplexity=neighbours, init="pca", random_state=seed, n_jobs=1).fit_transform(features)
+    return np.asarray(flat, dtype=np.float32)
+
+
+def save_picture(file: str | Path, path: str | Path, title: str = "") -> None:
+    """The picture of one run: features coloured by client, and beside them by style."""
+    from matplotlib.figure import Figure
+
+    seen = of_run(path)
+    plot = Figure(figsize=(8.6, 4.2), layout="constrained")
+    draw(plot.subplots(1, 2), seen, embed(seen), title)
+    plot.savefig(file, dpi=150)
+
+
+def draw(axes: Any, seen: StyleFeatures, flat: NDArray[np.float32], title: str = "") -> None:
+    """Two panels: by client, by style. Images without styles are all of one colour in the second."""
+    clients = seen.clients.numpy()
+    styles = np.zeros_like(clients) if seen.styles is None else seen.styles.numpy()
+    names = seen.style_names or ("no styles known",)
+    _scatter(axes[0], flat, clients, [f"client {client}" for client in range(clients.max() + 1)])
+    _scatter(axes[1], flat, styles, names)
+    axes[0].set_title(f"{title}, by client" if title else "by client", fontsize=9)
+    axes[1].set_title(f"{title}, by style" if title else "by style", fontsize=9)
+
+
+def _scatter(axes: Any, flat: NDArray[np.float32], groups: NDArray[np.int64], names: Any) -> None:
+    from matplotlib import colormaps
+
+    present = np.unique(groups)
+    colours = colormaps["tab10" if len(present) <= 10 else "nipy_spectral"]
+    for place, group in enumerate(present):
+        own = groups == group
+        shade = colours(place if len(present) <= 10 else place / len(present))
+        axes.scatter(*flat[own].T, s=6, color=shade, label=names[group], linewidths=0)
+    if len(present) <= 12:
+        axes.legend(fontsize=7, markerscale=2, loc="best")
+    axes.set_xticks([])
+    axes.set_yticks([])

@@ -1,0 +1,1 @@
+"""The words after `fedssl`: one file for each group of commands."""

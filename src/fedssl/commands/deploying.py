@@ -1,0 +1,124 @@
+"""server, client, certs: a federation across machines (Flower underneath)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedssl.commands.command import Command
+from fedssl.errors import ConfigError
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+# --- certs ----------------------------------------------------------------------------------------
+
+
+def _certs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", help="a new folder, or one of before to which sites are added")
+    parser.add_argument("--host", default="", help="the server's names or addresses: NAME,NAME")
+    parser.add_argument("--sites", default="", help="the sites' names: NAME,NAME")
+
+
+def _certs(options: argparse.Namespace) -> None:
+    from fedssl.engines.flower.engine import needs_flower
+
+    needs_flower()
+    from fedssl.engines.flower.certs import make_certs
+
+    for file in make_certs(Path(options.out), _names(options.host), _names(options.sites)):
+        print(file)
+
+
+# --- server ---------------------------------------------------------------------------------------
+
+
+def _server_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="[CONFIG.toml] key=value", help="as for `fedssl run`")
+    parser.add_argument("--out", required=True, help="the run's folder; if it is there, the run goes on")
+    parser.add_argument("--certs", help="the server's folder of `fedssl certs`")
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
+    parser.add_argument("--insecure", action="store_true", help="no encryption, and let anybody in")
+    parser.add_argument("--sites", default="", help="with --insecure: the sites' names, NAME,NAME")
+
+
+def _server(options: argparse.Namespace) -> None:
+    from fedssl.config import parse_overrides, read_toml
+    from fedssl.engines.flower.launch import Place, server
+
+    _one_of(options)
+    if options.sites and not options.insecure:
+        raise ConfigError("--sites is for --insecure: else the sites are those whose keys are in --certs")
+    first = options.words[:1]
+    file = first[0] if first and "=" not in first[0] else None
+    server(
+        Path(options.out),
+        read_toml(file) if file else {},
+        parse_overrides(options.words[1:] if file else options.words),
+        Place(options.host, options.port, Path(options.certs) if options.certs else None),
+        _names(options.sites),
+        _tell,
+    )
+
+
+def _one_of(options: argparse.Namespace) -> None:
+    if bool(options.certs) == options.insecure:
+        raise ConfigError("give --certs FOLDER (see `fedssl certs`), or say --insecure")
+
+
+# --- client ---------------------------------------------------------------------------------------
+
+
+def _client_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server is")
+    parser.add_argument("--data", required=True, help="the site's images: a folder (or an .npz file)")
+    parser.add_argument("--certs", help="the site's folder of `fedssl certs`")
+    parser.add_argument("--state", help="where the site keeps its memory (default ~/.fedssl/sites/NAME)")
+    parser.add_argument("--threads", type=int, default=0, help="to train with (default: all cores)")
+    parser.add_argument("--device", default="", help="to train on (default: what the server says)")
+    parser.add_argument("--insecure", action="store_true", help="no encryption, and trust any server")
+    parser.add_argument("--name", default="", help="with --insecure: the site's name")
+
+
+def _client(options: argparse.Namespace) -> None:
+    from fedssl.engines.flower.certs import check_name
+    from fedssl.engines.flower.launch import Site, client, private_key
+
+    _one_of(options)
+    certs = Path(options.certs) if options.certs else None
+    if bool(options.name) != options.insecure:
+        raise ConfigError("--name goes with --insecure: else the site has the name of its key")
+    name = private_key(certs).stem if certs else options.name
+    check_name(name)
+    state = Path(options.state) if options.state else Path.home() / ".fedssl" / "sites" / name
+    _tell(f"{name}: {_count(Path(options.data)):,} images in {options.data}; memory in {state}")
+    client(
+        Site(options.server, Path(options.data), state, certs, name, options.threads, options.device), _tell
+    )
+
+
+def _count(data: Path) -> int:
+    """How many images there are, without decoding them; errors show before anything is started."""
+    from fedssl.config import DataConfig
+    from fedssl.data.folder import load as load_folder
+    from fedssl.data.npz import load as load_npz
+
+    config = DataConfig(name="folder", root=str(data), size=1)
+    images, _ = load_npz(config) if data.suffix == ".npz" else load_folder(config)
+    for warning in images.warnings:
+        _tell(f"warning: {warning}")
+    return len(images)
+
+
+COMMANDS = {
+    "server": Command("serve a federation of sites", _server_arguments, _server),
+    "client": Command("take part in a federation with the images of this site", _client_arguments, _client),
+    "certs": Command("make certificates and keys for a trial", _certs_arguments, _certs),
+}

@@ -1,0 +1,165 @@
+"""embed, search, finetune, export: what people do with a trained encoder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedssl.commands.command import Command, progress_bar
+from fedssl.errors import ConfigError
+
+SHOWN = 5  # skipped files that are named
+
+
+# --- embed ----------------------------------------------------------------------------------------
+
+
+def _embed_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("images", help="a folder of images, at any depth")
+    parser.add_argument("-o", "--out", required=True, metavar="FILE.parquet", help="columns path and vector")
+    _device(parser)
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default auto)")
+
+
+def _embed(options: argparse.Namespace) -> None:
+    from fedssl.use.embed import write_parquet
+    from fedssl.use.trained import load_trained
+
+    with progress_bar() as progress:
+        trained = load_trained(options.run, options.device)
+        found = write_parquet(trained, options.images, options.out, progress)
+    _tell_skipped(found.skipped)
+    print(f"{len(found):,} vectors of {trained.features} numbers lie in {options.out}")
+
+
+def _tell_skipped(skipped: dict[str, str]) -> None:
+    for path, reason in list(skipped.items())[:SHOWN]:
+        print(f"left out: {path}: {reason}")
+    if len(skipped) > SHOWN:
+        print(f"left out: {len(skipped) - SHOWN:,} more")
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+def _search_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("image", nargs="?", help="what to look for (not with --duplicates or --outliers)")
+    parser.add_argument("images", help="where: a folder, or a .parquet that `fedssl embed` wrote")
+    parser.add_argument("-k", type=int, default=10, help="how many are shown (default 10)")
+    parser.add_argument("-o", "--out", metavar="FILE.png", help="the images found, as a picture")
+    parser.add_argument(
+        "--duplicates",
+        type=float,
+        nargs="?",
+        const=0.99,
+        metavar="COSINE",
+        help="pairs of images at least so similar (default 0.99)",
+    )
+    parser.add_argument("--outliers", action="store_true", help="images unlike all others")
+    _device(parser)
+
+
+def _search(options: argparse.Namespace) -> None:
+    from fedssl.use.embed import embed, embed_one, read_parquet
+    from fedssl.use.search import duplicates, nearest, outliers, strip
+    from fedssl.use.trained import load_trained
+
+    lists = options.duplicates is not None or options.outliers
+    if lists == (options.image is not None):
+        raise ConfigError("say what to look for: IMAGE, or --duplicates, or --outliers")
+    if options.k < 1:
+        raise ConfigError(f"-k {options.k}: at least 1")
+    with progress_bar() as progress:
+        trained = load_trained(options.run, options.device)
+        stored = options.images.endswith(".parquet")
+        found = read_parquet(options.images) if stored else embed(trained, options.images, progress)
+    _tell_skipped(found.skipped)
+    if options.image is not None:
+        hits = nearest(found, embed_one(trained, options.image), options.k)
+        for hit in hits:
+            print(f"{hit.similarity:7.4f}  {found.paths[hit.number]}")
+        if options.out:
+            strip(Path(options.image), found, hits, Path(options.out))
+            print(f"the picture lies in {options.out}")
+    if options.duplicates is not None:
+        pairs = duplicates(found, options.duplicates)
+        print(f"{len(pairs):,} pairs with a cosine of at least {options.duplicates}")
+        for pair in pairs[: options.k]:
+            print(f"{pair.similarity:7.4f}  {found.paths[pair.first]}  {found.paths[pair.second]}")
+    if options.outliers:
+        print("mean cosine to the five nearest images, lowest first")
+        for hit in outliers(found, options.k):
+            print(f"{hit.similarity:7.4f}  {found.paths[hit.number]}")
+
+
+# --- finetune -------------------------------------------------------------------------------------
+
+
+def _finetune_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("images", help="labelled images: FOLDER/CLASS/IMAGE (or train/… and test/…)")
+    parser.add_argument("-o", "--out", default="classifier", help="where it goes (default: classifier)")
+    parser.add_argument("--labels", type=int, default=0, help="images of each class to learn from (0: all)")
+    parser.add_argument(
+        "--how", choices=("linear", "full"), default="linear", help="linear: the encoder stays as it is"
+    )
+    parser.add_argument("--epochs", type=int, default=30, help="full: epochs (default 30)")
+    parser.add_argument("--lr", type=float, default=1e-4, help="full: learning rate (default 1e-4)")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of images (default 0)")
+    _device(parser)
+
+
+def _finetune(options: argparse.Namespace) -> None:
+    from fedssl.storage import write_text
+    from fedssl.use.finetune import finetune
+    from fedssl.use.finetune_page import page
+
+    with progress_bar() as progress:
+        tuned = finetune(
+            options.run,
+            options.images,
+            options.out,
+            labels=options.labels,
+            how=options.how,
+            epochs=options.epochs,
+            lr=options.lr,
+            seed=options.seed,
+            device=options.device,
+            progress=progress,
+        )
+    write_text(tuned.folder / "report.html", page(tuned))
+    print(
+        f"{tuned.scores.accuracy:.1%} of {len(tuned.test):,} held-out images, after {tuned.labelled:,} "
+        f"labelled ones of {len(tuned.classes)} classes "
+        f"({tuned.untrained.accuracy:.1%} on the untrained encoder)"
+    )
+    print(f"classifier and report.html lie in {tuned.folder}; `fedssl export` takes it, too")
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="a run's folder, or one that `fedssl finetune` wrote")
+    parser.add_argument("--to", required=True, help="safetensors (for timm) or onnx")
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
+
+
+def _export(options: argparse.Namespace) -> None:
+    from fedssl.use.export import export
+
+    for file in export(options.run, options.to, options.out):
+        print(f"written: {file}")
+
+
+COMMANDS = {
+    "embed": Command("turn a folder of images into vectors", _embed_arguments, _embed),
+    "search": Command("find similar images, near-duplicates, outliers", _search_arguments, _search),
+    "finetune": Command("make a classifier from few labels", _finetune_arguments, _finetune),
+    "export": Command("write the encoder for timm or ONNX", _export_arguments, _export),
+}

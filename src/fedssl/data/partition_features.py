@@ -1,0 +1,127 @@
+"""Partition by what images look like: clusters of features in the place of classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from fedssl.data.partition_base import SCHEME, Features, Indices, Pool
+from fedssl.data.partition_classes import Skew
+from fedssl.data.partition_dirichlet import DirichletBounded
+from fedssl.data.views import plain
+from fedssl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fedssl.data.images import ImageSet
+
+BATCH = 256
+PIXELS = "pixels"
+
+
+class FeatureClusters(DirichletBounded):
+    """Features of an encoder → PCA → k-means; clusters are dealt like classes (Dec-SSL, §C.2).
+
+    They are dealt by Dirichlet(α) with bounded sizes, or with `beta` as blocks (`skew`). k-means makes
+    clusters of unequal size, so bounds are often out of reach of fresh draws: `sampler` is a chain here.
+    """
+
+    scheme: str = Field("feature-clusters", description=SCHEME)
+    features: str = Field(
+        PIXELS,
+        description="whose features: a run's folder, timm:NAME (with the weights that timm has), or pixels",
+    )
+    clusters: int = Field(5, ge=2, description="clusters of k-means")
+    components: int = Field(30, ge=1, description="dimensions that PCA leaves")
+    beta: float | None = Field(None, ge=0, le=1, description="deal by skew β instead of Dirichlet(α)")
+    sampler: Literal["rejection", "chain"] = Field("chain", description="of the Dirichlet draw")
+
+    @field_validator("features")
+    @classmethod
+    def _whole_path(cls, value: str) -> str:
+        """A run is found again from another working directory."""
+        return str(Path(value).resolve()) if Path(value).is_dir() else value
+
+    def look(self, images: ImageSet) -> Features:
+        encoder, mean, std = encoder_of(self.features, images)
+        return extract(encoder, images, mean, std)
+
+    def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        if pool.features is None:
+            raise DataError("feature-clusters go by features [N, D] of the images: give them as `features`")
+        if pool.count < self.clusters:
+            raise DataError(f"{pool.count} images cannot make partition.clusters={self.clusters}: use fewer")
+        found = clustered(pool.features, self.clusters, self.components, int(rng.integers(2**31)))
+        pool = replace(pool, labels=found)
+        if self.beta is None:
+            return super().deal(pool, rng)
+        return Skew(clients=self.clients, beta=self.beta).deal(pool, rng)
+
+
+def clustered(features: Features, clusters: int, components: int, seed: int) -> Indices:
+    """The k-means cluster of each row in the space of the first principal components.
+
+    Clusters are numbered along the first component, so that neighbours in number are neighbours in space.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.decomposition import PCA
+
+    rows = features.reshape(len(features), -1).astype(np.float64)
+    few = min(components, *rows.shape)
+    reduced = PCA(few, random_state=seed).fit_transform(rows)
+    fitted = KMeans(clusters, n_init=10, random_state=seed).fit(reduced)
+    place = np.argsort(np.argsort(fitted.cluster_centers_[:, 0], kind="stable"), kind="stable")
+    found: Indices = place[fitted.labels_].astype(np.int64)
+    return found
+
+
+def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], float, float]:
+    """The encoder that an option names, and the mean and deviation that its pixels are given with."""
+    if source == PIXELS:
+        return nn.Flatten(), 0.0, 1.0
+    if source.startswith("timm:"):
+        import timm
+
+        try:
+            pretrained = timm.create_model(
+                source.removeprefix("timm:"), pretrained=True, num_classes=0, in_chans=images.channels
+            )
+        except Exception as error:  # what timm and its hub raise has no common type
+            raise ConfigError(f"partition.features={source} cannot be had from timm: {error}") from None
+        return pretrained.eval(), 0.5, 0.25
+    return _of_run(Path(source), images)
+
+
+def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], float, float]:
+    from fedssl.models.describe import rebuild
+    from fedssl.storage import load_tensors
+
+    if not (folder / "encoder.json").exists():
+        raise ConfigError(
+            f"partition.features={folder}: no encoder.json is there; name the folder of a finished run, "
+            "timm:NAME or pixels"
+        )
+    description = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+    given = description["input"]
+    if given["channels"] != images.channels:
+        raise ConfigError(
+            f"partition.features={folder}: its encoder takes {given['channels']} channels, and "
+            f"{images.name} has {images.channels}: set data.channels={given['channels']}"
+        )
+    encoder = rebuild(description)
+    encoder.load_state_dict(load_tensors(folder / "encoder.safetensors")[0])
+    return encoder.eval(), given["mean"][0], given["std"][0]
+
+
+@torch.no_grad()
+def extract(encoder: Callable[[Tensor], Tensor], images: ImageSet, mean: float, std: float) -> Features:
+    """Features of all images as they are, on the CPU."""
+    found = [encoder(plain(part, mean, std)).flatten(1) for part in torch.split(images.x, BATCH)]
+    return torch.cat(found).float().numpy()

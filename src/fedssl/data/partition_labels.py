@@ -1,0 +1,91 @@
+"""Partitions of PaDPaF: equal parts that lose some of their labels, and one client an attribute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from fedssl.data.partition_base import SCHEME, Features, Indices, Partition, Pool
+from fedssl.data.partition_classes import IID
+from fedssl.errors import DataError
+
+if TYPE_CHECKING:
+    from fedssl.data.images import ImageSet
+
+
+class LabelDrop(IID):
+    """Equal IID parts, of which each client then loses all images of some labels (PaDPaF, appendix C.2).
+
+    Which labels a client keeps is dealt from shuffled decks of all of them, so that every label is kept
+    equally often (give or take one). What is dropped belongs to nobody.
+    """
+
+    scheme: str = Field("label-drop", description=SCHEME)
+    clients: int = Field(8, ge=1, description="number of clients (K)")
+    keep: float = Field(0.5, gt=0, le=1, description="share of the labels that a client keeps, rounded up")
+
+    def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        groups = self.by_class(pool, rng)  # says so if there are no labels
+        parts = super().deal(pool, rng)
+        assert pool.labels is not None
+        names = np.array([pool.labels[group[0]] for group in groups])
+        kept = deal_labels(len(names), int(np.ceil(self.keep * len(names))), self.clients, rng)
+        left = [part[np.isin(pool.labels[part], names[own])] for part, own in zip(parts, kept, strict=True)]
+        empty = [client for client, part in enumerate(left) if not len(part)]
+        if empty:
+            raise DataError(
+                f"client {empty[0]} has no image of the {len(kept[empty[0]])} labels it keeps: "
+                "use fewer clients, more images, or a larger partition.keep"
+            )
+        return left
+
+
+def deal_labels(labels: int, each: int, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """`each` different labels a client, off shuffled decks of all labels: a new deck when one is used up."""
+    deck: list[int] = []
+    dealt = []
+    for _ in range(clients):
+        hand: list[int] = []
+        while len(hand) < each:
+            if not any(label not in hand for label in deck):
+                deck += [int(label) for label in rng.permutation(labels)]
+            card = next(label for label in deck if label not in hand)
+            deck.remove(card)
+            hand.append(card)
+        dealt.append(np.sort(np.array(hand)))
+    return dealt
+
+
+class Attributes(Partition):
+    """One attribute a client, which has all images with it (PaDPaF, appendix C.4): images have many owners.
+
+    Attributes are drawn without order. Where a set has classes only, each class is an attribute.
+    """
+
+    scheme: str = Field("attributes", description=SCHEME)
+    clients: int = Field(40, ge=1, description="number of clients (K), at most that of the attributes")
+
+    def look(self, images: ImageSet) -> Features | None:
+        return None if images.attributes is None else images.attributes.numpy().astype(np.float32)
+
+    def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        if pool.features is not None:
+            groups = [np.flatnonzero(has) for has in pool.features.T]
+        elif pool.labels is not None:
+            groups = self.by_class(pool, rng)
+        else:
+            raise DataError(
+                "partition.scheme=attributes needs attributes (celeba with list_attr_celeba.txt) or classes, "
+                "and this data set has neither: use partition.scheme=iid"
+            )
+        if self.clients > len(groups):
+            raise DataError(
+                f"partition.clients={self.clients}, but there are {len(groups)} attributes: use at most so many"
+            )
+        chosen = rng.permutation(len(groups))[: self.clients]
+        nobody = [int(number) for number in chosen if not len(groups[number])]
+        if nobody:
+            raise DataError(f"no image has attribute {nobody[0]} (counted from 0): use more images")
+        return [groups[number] for number in chosen]

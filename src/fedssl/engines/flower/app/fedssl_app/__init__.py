@@ -1,0 +1,1 @@
+"""fedssl as a Flower app: both ends are in the installed package."""

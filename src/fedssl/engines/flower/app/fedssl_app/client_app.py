@@ -1,0 +1,3 @@
+"""A site's end."""
+
+from fedssl.engines.flower.client import app as app

@@ -1,0 +1,162 @@
+"""What a node does when it is asked: train, keep the result, or say who it is.
+
+A site's process lives for one message: it reads the site's own images and the memory on its own disk.
+A simulated node finds both where the server has put them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedssl.engines.flower import messages
+
+if TYPE_CHECKING:
+    from fedssl.config import Config
+    from fedssl.engines.runner import ClientRunner
+    from fedssl.engines.tasks import Outcome, Task
+
+app = ClientApp()
+
+
+@app.query()
+def hello(message: Message, context: Context) -> Message:
+    """Who the node is: a site by name, or one of the simulation's clients by number."""
+    node = context.node_config
+    known: dict[str, Any] = {key: node[key] for key in ("name", "partition-id") if key in node}
+    return Message(messages.records(known), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Receive, train, upload."""
+    text = messages.text_of(message.content, longest=1 << 24)
+    outcome = work(text, messages.tensors_of(message.content), context.node_config)
+    return Message(messages.reply(outcome, text["config"]["wire"]["dtype"]), reply_to=message)
+
+
+@app.evaluate()
+def keep(message: Message, context: Context) -> Message:
+    """Write what came of the run to the site's disk: its own encoder."""
+    from fedssl.engines.tasks import Outcome
+    from fedssl.errors import FedsslError
+
+    text = messages.text_of(message.content, longest=1 << 24)
+    try:
+        write_encoder(text, messages.tensors_of(message.content), context.node_config)
+        outcome = Outcome(text["client"])
+    except FedsslError as error:
+        outcome = Outcome(text["client"], failure=str(error))
+    return Message(messages.reply(outcome, "float32"), reply_to=message)
+
+
+def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> Outcome:
+    """One client's part of one round; what goes wrong here is the client's failure."""
+    from fedssl.engines.tasks import Outcome
+    from fedssl.engines.wire import WireError
+    from fedssl.errors import FedsslError
+
+    try:
+        runner, task = prepare(text, tensors, node)
+        outcome = runner.run(task)
+    except (FedsslError, WireError) as error:
+        return Outcome(text["client"], failure=str(error))
+    if outcome.upload is not None and task.memory_round != text["memory_round"]:
+        outcome.upload.values["memory_lost"] = 1
+    return outcome
+
+
+def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> tuple[ClientRunner, Task]:
+    from fedssl.engines.tasks import Task
+    from fedssl.engines.wire import MEGABYTE, unpacked
+    from fedssl.state import Broadcast
+
+    client, memory_round = int(text["client"]), int(text["memory_round"])
+    if "data" in node:
+        runner = at_site(text, node)
+        runner.memories.forget(client, before=int(text["keep_from"]))
+        if not runner.memories.has(client, memory_round):
+            memory_round = 0  # the disk was lost: begin as one who was never there
+    else:
+        runner = simulated(text["setup"])
+    models = [unpacked(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
+    return runner, Task(int(text["round"]), client, Broadcast(models, text["values"]), memory_round)
+
+
+@lru_cache(maxsize=1)
+def simulated(folder: str) -> ClientRunner:
+    """Any client of the simulation: all images are mapped into memory."""
+    from fedssl.engines.worker import set_up
+
+    return set_up(Path(folder))
+
+
+def at_site(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
+    """The one client that is here, with its own images."""
+    import numpy as np
+    import torch
+
+    from fedssl.config import from_values
+    from fedssl.data.federation import Federation
+    from fedssl.data.sets import load_whole
+    from fedssl.engines.memory import MemoryStore
+    from fedssl.engines.runner import ClientRunner, build_network
+
+    config = own_config(from_values(text["config"]), node)
+    torch.set_num_threads(config.engine.threads)
+    images = load_whole(config.data)
+    nothing = np.empty(0, dtype=np.int64)
+    parts = [nothing for _ in range(int(text["clients"]))]
+    parts[int(text["client"])] = np.arange(len(images))
+    return ClientRunner(
+        config,
+        Federation(images, None, parts, nothing),
+        build_network(config, images.size, images.channels, 0),
+        MemoryStore(run_folder(text, node) / "memories", config.engine.cache_mb),
+    )
+
+
+def own_config(config: Config, node: Mapping[str, Any]) -> Config:
+    """The run's config with the site's own images, threads and device."""
+    data = config.data.model_copy(
+        update={
+            "name": "npz" if str(node["data"]).endswith(".npz") else "folder",
+            "root": node["data"],
+            "memory_mb": 1,  # from the second round on decoded images are mapped, not decoded again
+        }
+    )
+    threads = node.get("threads") or config.engine.threads or os.cpu_count() or 1
+    engine = config.engine.model_copy(update={"threads": threads})
+    device = node.get("device") or config.device
+    return config.model_copy(update={"data": data, "engine": engine, "device": device})
+
+
+def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
+    """Where the site keeps what belongs to a run."""
+    run = str(text["run"])
+    if not re.fullmatch(r"[0-9a-f]{32}", run):
+        raise ValueError(f"{run!r} is no name of a run")
+    return Path(str(node["state"])) / "runs" / run
+
+
+def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> None:
+    from fedssl.models.describe import described
+    from fedssl.models.encoders import build_encoder
+    from fedssl.rundir import RunDir
+
+    runner, task = prepare(text, tensors, node)
+    config, images = runner.config, runner.federation.train
+    module = config.method.personal_encoder(runner.receive(task))
+    encoder = build_encoder(config.model, images.size, images.channels)
+    RunDir(run_folder(text, node)).write_encoder(
+        {name: value.detach().cpu() for name, value in module.state_dict().items()},
+        described(encoder, config.data.mean, config.data.std, images.size, images.channels)
+        | {"trained": f"client {task.client}"},
+    )

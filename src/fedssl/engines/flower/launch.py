@@ -1,0 +1,258 @@
+"""`fedssl server` and `fedssl client`: Flower's processes started the safe way, and watched."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedssl.config import Config, load
+from fedssl.engines.flower.engine import SERVER_DEFAULTS, Flower, needs_flower
+from fedssl.engines.flower.home import CONNECTION, Home
+from fedssl.engines.flower.sites import keys_of, register
+from fedssl.engines.wire import MEGABYTE
+from fedssl.errors import ConfigError, RunError
+from fedssl.rundir import RunDir
+from fedssl.storage import write_text, write_toml
+
+APP = Path(__file__).parent / "app"
+START = 300.0  # seconds that a SuperLink may take to start
+FREE = 60.0  # seconds that a port may be taken by a server that is about to end
+RETRY = (5.0, 60.0)  # seconds before a client tries again: first, and at most
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, and what it trusts: a folder of `fedssl certs`, or nothing (`--insecure`)."""
+
+    host: str
+    port: int
+    certs: Path | None
+
+    def words(self) -> list[str]:
+        place = ["--host", self.host, "--port", str(self.port)]
+        if self.certs is None:
+            return [*place, "--insecure"]
+        files = (
+            ("--ssl-ca-certfile", "ca.crt"),
+            ("--ssl-certfile", "server.crt"),
+            ("--ssl-keyfile", "server.key"),
+        )
+        named = [word for option, file in files for word in (option, str(existing(self.certs / file)))]
+        return [*place, *named, "--enable-supernode-auth"]
+
+
+def existing(file: Path) -> Path:
+    if not file.exists():
+        raise ConfigError(f"no {file}: see `fedssl certs`")
+    return file.resolve()
+
+
+# --- server ---------------------------------------------------------------------------------------
+
+
+def server(
+    out: Path,
+    values: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    place: Place,
+    sites: list[str],
+    tell: Tell,
+) -> None:
+    """Run until the run is complete; after a stop, the same command goes on where it was."""
+    needs_flower()
+    keys = keys_of(place.certs / "sites") if place.certs is not None else {}
+    directory = open_run(out, load(values, {**unsaid(values), **overrides}), list(keys) or sites)
+    if directory.result_file.exists():
+        tell(f"{out} has finished already")
+        return
+    home = Home(directory.path / "flower")
+    home.connect(f"127.0.0.1:{place.port}", None if place.certs is None else place.certs / "ca.crt")
+    with superlink(home, place, directory.config().wire.max_mb * MEGABYTE):
+        tell(f"listening on {place.host}:{place.port}")
+        register(home, keys, tell)
+        follow(home, start(home, directory), directory, tell)
+
+
+def unsaid(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A server's defaults, for keys that the config file does not have."""
+    sections = {key: key.split(".") for key in SERVER_DEFAULTS}
+    return {
+        key: SERVER_DEFAULTS[key]
+        for key, (section, name) in sections.items()
+        if name not in values.get(section, {}) and not isinstance(values.get(section), str)
+    }
+
+
+def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
+    """A new run, or the one that is there; sites keep their numbers, new ones get the next."""
+    if not isinstance(config.engine, Flower):
+        raise ConfigError(f"engine.name={config.engine.name} has no sites: leave it out, or say flower")
+    if not sites:
+        raise ConfigError("no sites: give --sites NAME,NAME (or a folder with their keys, --certs)")
+    if not (out / "config.toml").exists():
+        config.engine.federation(with_sites(config, sites))  # what is wrong shows before anything is begun
+        return RunDir.create(out, with_sites(config, sites))
+    directory = RunDir.open(out)
+    stored = directory.config()
+    assert isinstance(stored.engine, Flower)
+    numbered = [*stored.engine.sites, *(name for name in sites if name not in stored.engine.sites)]
+    if with_sites(config, numbered) != with_sites(stored, numbered):
+        raise ConfigError(
+            f"{out} holds a run with another config: see its config.toml, or choose another --out"
+        )
+    write_toml(out / "config.toml", with_sites(stored, numbered).resolved())
+    return directory
+
+
+def with_sites(config: Config, sites: list[str]) -> Config:
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"sites": tuple(sites)})})
+
+
+@contextmanager
+def superlink(home: Home, place: Place, max_bytes: int) -> Iterator[None]:
+    """Flower's SuperLink, which remembers sites and runs in a file."""
+    wait_until_free(place)
+    log = home.folder / "superlink.log"
+    database = ("--database", str(home.folder / "superlink.db"), "--disable-runtime-dependency-installation")
+    process = home.start("superlink", str(max_bytes), *place.words(), *database, log=log)
+    try:
+        began = time.monotonic()
+        while not answers(place.port):
+            if process.poll() is not None or time.monotonic() - began > START:
+                raise RunError(f"Flower's SuperLink did not start; the end of {log}: {tail(log)}")
+            time.sleep(0.2)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_free(place: Place) -> None:
+    """A server that was killed a moment ago may still hold the port."""
+    began = time.monotonic()
+    while answers(place.port):
+        if time.monotonic() - began > FREE:
+            raise RunError(f"port {place.port} is taken: choose another --port")
+        time.sleep(0.5)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def tail(file: Path) -> str:
+    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+    return " / ".join(lines[-3:])
+
+
+def start(home: Home, directory: RunDir) -> str:
+    """Begin the run as a Flower app; one of a server that was killed is ended first."""
+    memo, settings = home.folder / "run-id", home.folder / "run.toml"
+    if memo.exists():
+        with suppress(RunError):  # if it has ended by itself
+            home.ask("stop", memo.read_text(), CONNECTION)
+    write_toml(settings, {"run": str(directory.path.resolve())})
+    (home.folder / "error").unlink(missing_ok=True)
+    run = str(home.ask("run", str(APP), CONNECTION, "--run-config", str(settings))["run-id"])
+    write_text(memo, run)
+    return run
+
+
+def follow(home: Home, run: str, directory: RunDir, tell: Tell) -> None:
+    """Show what the run says until it has ended."""
+    shown = 0
+    while True:
+        stream = home.follow("log", run, CONNECTION, "--stream")
+        assert stream.stdout is not None
+        try:
+            for number, line in enumerate(stream.stdout):
+                if number >= shown:
+                    tell(line.rstrip("\n"))
+                    shown = number + 1
+        finally:
+            stream.kill()
+            stream.wait()
+        if directory.result_file.exists():
+            return
+        status = str(home.ask("list", CONNECTION, "--run-id", run)["runs"][0]["status"])
+        if status.startswith("finished"):
+            error = home.folder / "error"
+            said = error.read_text() if error.exists() else f"Flower says {status}"
+            raise RunError(f"{said}; the same command goes on from the last round")
+
+
+# --- client ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site as `fedssl client` is told of it."""
+
+    server: str
+    data: Path
+    state: Path
+    certs: Path | None
+    name: str
+    threads: int = 0
+    device: str = ""
+
+    def words(self) -> list[str]:
+        if self.certs is None:
+            return ["--insecure"]
+        key, authority = private_key(self.certs), existing(self.certs / "ca.crt")
+        return ["--root-certificates", str(authority), "--auth-supernode-private-key", str(key)]
+
+
+def private_key(certs: Path) -> Path:
+    keys = sorted(certs.glob("*.key"))
+    if len(keys) != 1:
+        raise ConfigError(f"{certs} holds {len(keys)} private keys (NAME.key), not one: see `fedssl certs`")
+    return keys[0].resolve()
+
+
+def client(site: Site, tell: Tell) -> None:
+    """Take part in whatever the server runs, until somebody stops it."""
+    needs_flower()
+    words = site.words()
+    home = Home(site.state / "flower")
+    node = {"data": str(site.data.resolve()), "state": str(site.state.resolve()), "name": site.name}
+    settings = home.folder / "node.toml"
+    write_toml(settings, {**node, "threads": site.threads, "device": site.device})
+    delay = RETRY[0]
+    while True:
+        began = time.monotonic()
+        process = home.start(
+            "supernode",
+            *("--superlink", site.server, "--host", "127.0.0.1", "--port", str(free_port())),
+            *("--node-config", str(settings)),
+            *words,
+        )
+        try:
+            code = process.wait()
+        finally:
+            process.terminate()
+            process.wait()
+        delay = RETRY[0] if time.monotonic() - began > RETRY[1] else min(2 * delay, RETRY[1])
+        tell(f"no connection to {site.server} (exit code {code}): trying again in {delay:.0f} s")
+        time.sleep(delay)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,98 @@
+"""Tasks and outcomes as Flower's records: a line of JSON, and tensors as bytes (`fedssl.engines.wire`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from pydantic import Field, ValidationError
+
+from fedssl.engines import wire
+from fedssl.engines.tasks import Outcome
+from fedssl.engines.wire import WireError
+from fedssl.options import Options, explain
+from fedssl.state import State, Upload
+
+TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # what is asked of a node, in Flower's words
+LONGEST = 1 << 16  # characters of a reply's JSON
+
+Name = Annotated[str, Field(max_length=64)]
+
+
+class Reply(Options):
+    """What a node says about its work. Nothing in it is believed before it is checked."""
+
+    failure: str = Field("", max_length=2000)
+    views: int = Field(0, ge=0)
+    seconds: float = 0.0
+    remembers: bool = False
+    num_samples: int = 0
+    loss: float = 0.0
+    values: dict[Name, int | float] = Field(default_factory=dict, max_length=64)
+
+
+def array(state: State, dtype: str) -> Array:
+    """Tensors as Flower carries them: bytes that it does not look into."""
+    data = wire.packed(state, dtype)
+    return Array(dtype="uint8", shape=(len(data),), stype="safetensors", data=data)
+
+
+def records(text: Mapping[str, Any], arrays: Sequence[Array] = ()) -> RecordDict:
+    found: dict[str, Any] = {"text": ConfigRecord({"json": json.dumps(text)})}
+    if arrays:
+        found["tensors"] = ArrayRecord({str(number): value for number, value in enumerate(arrays)})
+    return RecordDict(found)
+
+
+def text_of(content: RecordDict, longest: int = LONGEST) -> Any:
+    """The JSON of a message."""
+    record = content.get("text")
+    text = record.get("json") if isinstance(record, ConfigRecord) else None
+    if not isinstance(text, str) or len(text) > longest:
+        raise WireError("a message without text, or with too much of it")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"a message whose text is no JSON: {error}") from None
+
+
+def tensors_of(content: RecordDict) -> list[bytes]:
+    """The bytes of a message's tensors, not yet looked into."""
+    found = content.get("tensors")
+    return [found[key].data for key in sorted(found, key=int)] if isinstance(found, ArrayRecord) else []
+
+
+def reply(outcome: Outcome, dtype: str) -> RecordDict:
+    """What a node answers."""
+    upload = outcome.upload
+    said = Reply(
+        failure=outcome.failure[:2000],
+        views=outcome.views,
+        seconds=outcome.seconds,
+        remembers=outcome.remembers,
+    )
+    if upload is None:
+        return records(said.model_dump())
+    said = said.model_copy(
+        update={"num_samples": upload.num_samples, "loss": upload.loss, "values": upload.values}
+    )
+    return records(said.model_dump(), [array(upload.state, dtype)])
+
+
+def outcome_of(content: RecordDict, client: int, longest: int) -> Outcome:
+    """What a node answered, as far as it can be read; `longest` bounds the bytes of its tensors."""
+    try:
+        text = text_of(content)
+        said = Reply(**text) if isinstance(text, dict) else Reply()
+        arrays = tensors_of(content)
+        if said.failure or len(arrays) != 1:
+            return Outcome(client, failure=said.failure or f"an answer with {len(arrays)} uploads, not 1")
+        state = wire.unpacked(arrays[0], longest)
+    except WireError as error:
+        return Outcome(client, failure=f"cannot be read: {error}")
+    except ValidationError as error:
+        return Outcome(client, failure=f"cannot be read: {explain(error, Reply, '')}"[:2000])
+    upload = Upload(client, state, said.num_samples, said.loss, said.values)
+    return Outcome(client, upload, "", said.views, said.seconds, said.remembers)

@@ -1,0 +1,112 @@
+"""Which node of a grid is which client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from flwr.app import Message
+
+from fedssl.engines.flower.messages import HELLO, records, text_of
+from fedssl.engines.wire import WireError
+
+if TYPE_CHECKING:
+    from flwr.proto.node_pb2 import NodeInfo
+
+GRID_RUNS = 1.0  # seconds between two looks at who is there
+
+
+class Grid(Protocol):
+    """What is used of a Flower grid."""
+
+    def get_nodes(self) -> Iterable[NodeInfo]: ...
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is connected, and since when: one that was started anew has forgotten what it was asked."""
+
+    id: int
+    since: str
+
+
+class Nodes:
+    """The nodes of a grid by client id.
+
+    A site is known by the name that its key was registered with. A node without one (simulated, or of a
+    server without authentication) is asked who it is.
+    """
+
+    def __init__(self, grid: Grid, sites: tuple[str, ...], clients: int, tell: Callable[[str], None]) -> None:
+        self.grid, self.sites, self.clients, self.tell = grid, sites, clients, tell
+        self._client: dict[int, int | None] = {}  # by node id; None: no client of ours
+        self._asked: dict[str, int] = {}
+
+    def connected(self) -> dict[int, Node]:
+        """Who is there now."""
+        infos = {info.node_id: info for info in self.grid.get_nodes()}
+        for info in infos.values():
+            if info.node_id not in self._client and info.name:
+                self._introduce(info.node_id, info.name)
+        self._ask(node for node in infos if node not in self._client)
+        self._hear()
+        found: dict[int, Node] = {}
+        for node, info in sorted(infos.items(), key=lambda item: item[1].last_activated_at):
+            client = self._client.get(node)
+            if client is not None:
+                found[client] = Node(node, info.last_activated_at)
+        return dict(sorted(found.items()))
+
+    def _introduce(self, node: int, name: object) -> None:
+        """A site says (or is known by) its name, a simulated node its number."""
+        client: int | None = None
+        if isinstance(name, int) and not self.sites and name in range(self.clients):
+            client = name
+        elif isinstance(name, str) and name in self.sites:
+            client = self.sites.index(name)
+        self._client[node] = client
+        if client is None:
+            self.tell(f"node {node} is left out: {str(name)[:64]!r} is none of this run's clients")
+
+    def _ask(self, nodes: Iterable[int]) -> None:
+        asked = set(self._asked.values())
+        messages = [Message(records({}), node, HELLO) for node in nodes if node not in asked]
+        if messages:
+            ids = list(self.grid.push_messages(messages))
+            self._asked |= {
+                id: message.metadata.dst_node_id for id, message in zip(ids, messages, strict=True) if id
+            }
+
+    def _hear(self) -> None:
+        if not self._asked:
+            return
+        for message in self.grid.pull_messages(list(self._asked)):
+            node = self._asked.pop(message.metadata.reply_to_message_id, None)
+            if node is None or not message.has_content():
+                continue  # it is gone, or broken: it is asked again when it is there
+            try:
+                said = text_of(message.content)
+            except WireError:
+                said = {}
+            name = said.get("name", said.get("partition-id")) if isinstance(said, dict) else None
+            self._introduce(node, name)
+
+    def wait(self, enough: int, hoped: int, patience: float) -> dict[int, Node]:
+        """Who is there as soon as `hoped` are, or, once patience has run out, `enough`."""
+        began, said = time.monotonic(), 0.0
+        while True:
+            found = self.connected()
+            waited = time.monotonic() - began
+            if len(found) >= hoped or (len(found) >= enough and waited >= patience):
+                return found
+            if self.sites and waited >= said:
+                absent = [name for client, name in enumerate(self.sites) if client not in found]
+                self.tell(f"waiting for {', '.join(absent)} ({len(found)} of {self.clients} are connected)")
+                said = waited + 60.0
+            time.sleep(GRID_RUNS if self.sites else 0.1)

@@ -1,0 +1,278 @@
+"""Clients at the other end of a Flower grid, as the round loop sees them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, Message
+
+from fedssl.config import Config
+from fedssl.data.federation import Federation
+from fedssl.engines import wire
+from fedssl.engines.flower import messages
+from fedssl.engines.flower.engine import Flower
+from fedssl.engines.flower.nodes import Grid, Node, Nodes
+from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
+from fedssl.engines.runner import ClientRunner
+from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.workers import write_setup
+from fedssl.errors import ConfigError, RunError
+from fedssl.state import ServerState, State
+from fedssl.storage import write_text
+
+LOOK = 10.0  # seconds between two looks at whether nodes that are at work are still the same
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task on its way."""
+
+    position: int
+    task: Task
+    node: Node
+
+
+class GridClients:
+    """Sends tasks to nodes and waits for what they answer."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: Config,
+        runner: ClientRunner,
+        federation: Federation,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.grid, self.config, self.runner, self.clients = grid, config, runner, federation.clients
+        assert isinstance(config.engine, Flower)
+        self.engine = config.engine
+        self.at_sites = bool(self.engine.sites)
+        self.nodes = Nodes(grid, self.engine.sites, federation.clients, tell)
+        self.connected: dict[int, Node] = {}
+        self.poll = 0.5 if self.at_sites else 0.05
+        self._unanswered: dict[str, Node] = {}  # by message: asked in an earlier round
+        self._config = config.resolved()
+        self.longest = self._longest_upload()
+        self._about: dict[str, Any] = {"clients": federation.clients, "config": self._config}
+        self._folder: Path | None = None
+        if self.at_sites:
+            self._about["run"] = run_name(runner.memories.folder)
+        else:
+            self._folder = Path(tempfile.mkdtemp(prefix="fedssl-"))
+            write_setup(self._folder, config, federation, runner.memories.folder)
+            self._about["setup"] = str(self._folder)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- who is there -------------------------------------------------------------------------
+
+    def gather(self, first: bool) -> list[int]:
+        """Ids of the clients that can be asked now. In a simulation these are all."""
+        hoped = self.clients if first or not self.at_sites else self.config.participation.min_clients
+        enough = self.config.participation.min_clients if self.at_sites else self.clients
+        patience = self.engine.patience if self.at_sites else 0.0
+        while True:
+            connected = self.nodes.wait(min(enough, self.clients), hoped, patience)
+            self._hear_late_answers(connected)
+            busy = {node.id for node in self._unanswered.values()}
+            self.connected = {client: node for client, node in connected.items() if node.id not in busy}
+            if len(self.connected) >= min(enough, self.clients):
+                return list(self.connected)
+            time.sleep(self.poll)
+
+    def _hear_late_answers(self, connected: dict[int, Node]) -> None:
+        """A node that did not answer is asked again once it has answered, or was started anew."""
+        if not self._unanswered:
+            return
+        for message in self.grid.pull_messages(list(self._unanswered)):
+            self._unanswered.pop(message.metadata.reply_to_message_id, None)
+        now = set(connected.values())
+        there = {node.id for node in now}
+        self._unanswered = {
+            id: node for id, node in self._unanswered.items() if node in now or node.id not in there
+        }
+
+    # --- a round ------------------------------------------------------------------------------
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        waiting = self._send(tasks, messages.TRAIN)
+        try:
+            if any(task.spare for task in tasks):
+                yield from self._first_come(tasks, waiting)
+            else:
+                yield from self._in_order(tasks, waiting)
+        finally:
+            self._unanswered |= {id: asked.node for id, asked in waiting.items()}
+
+    def _in_order(self, tasks: Sequence[Task], waiting: dict[str, Asked]) -> Iterator[Outcome]:
+        done: dict[int, Outcome] = {}
+        answers = self._answers(waiting)
+        for position in range(len(tasks)):
+            while position not in done:
+                done |= next(answers)
+            yield done.pop(position)
+
+    def _first_come(self, tasks: Sequence[Task], waiting: dict[str, Asked]) -> Iterator[Outcome]:
+        """The first answers that are enough, in the order of the tasks; then each as it comes."""
+        enough = sum(not task.spare for task in tasks)
+        done: dict[int, Outcome] = {}
+        for answered in self._answers(waiting):
+            done |= answered
+            if sum(outcome.upload is not None for outcome in done.values()) >= enough or not waiting:
+                enough = 0
+                for position in sorted(done):
+                    yield done.pop(position)
+
+    def _answers(self, waiting: dict[str, Asked]) -> Iterator[dict[int, Outcome]]:
+        """What has come in, by position, again and again until nothing is missing or time is up."""
+        began = looked = time.monotonic()
+        limit = self.config.participation.timeout
+        while waiting:
+            found: dict[int, Outcome] = {}
+            for message in self.grid.pull_messages(list(waiting)):
+                asked = waiting.pop(message.metadata.reply_to_message_id, None)
+                if asked is not None:
+                    found[asked.position] = self._outcome(message, asked.task.client)
+            now = time.monotonic()
+            if self.at_sites and now - looked > LOOK:
+                looked = now
+                found |= self._forgotten(waiting)
+            if limit and now - began > limit:
+                found |= self._too_late(waiting, limit)
+            if found:
+                yield found
+            elif waiting:
+                time.sleep(self.poll)
+
+    def _outcome(self, message: Message, client: int) -> Outcome:
+        if message.has_error():
+            return Outcome(client, failure=f"no answer: {message.error.reason}")
+        return messages.outcome_of(message.content, client, self.longest)
+
+    def _forgotten(self, waiting: dict[str, Asked]) -> dict[int, Outcome]:
+        """Nodes that were started anew do not know any more what they were asked."""
+        there = {node.id: node for node in self.nodes.connected().values()}
+        gone = {
+            id: asked for id, asked in waiting.items() if there.get(asked.node.id, asked.node) != asked.node
+        }
+        return self._give_up(waiting, gone, "its node was started anew in mid-round")
+
+    def _too_late(self, waiting: dict[str, Asked], limit: float) -> dict[int, Outcome]:
+        late = dict(waiting)
+        self._unanswered |= {id: asked.node for id, asked in late.items()}
+        return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
+
+    def _give_up(
+        self, waiting: dict[str, Asked], given_up: dict[str, Asked], reason: str
+    ) -> dict[int, Outcome]:
+        for id in given_up:
+            del waiting[id]
+        return {asked.position: Outcome(asked.task.client, failure=reason) for asked in given_up.values()}
+
+    def _send(self, tasks: Sequence[Task], kind: str) -> dict[str, Asked]:
+        """Messages with the tasks; models that go to many are packed once."""
+        arrays: dict[int, tuple[list[State], list[Array]]] = {}
+        sent: list[Message] = []
+        asked: list[Asked] = []
+        for position, task in enumerate(tasks):
+            models, node = task.broadcast.models, self.connected[task.client]
+            if id(models) not in arrays:
+                packed = [messages.array(model, self.config.wire.dtype) for model in models]
+                arrays[id(models)] = (models, packed)
+            content = messages.records(self._text(task), arrays[id(models)][1])
+            ttl = self.config.participation.timeout or None
+            sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
+            asked.append(Asked(position, task, node))
+        ids = list(self.grid.push_messages(sent)) if sent else []
+        if len(ids) != len(sent) or not all(ids):
+            raise RunError(f"{len(sent) - sum(map(bool, ids))} of {len(sent)} messages were not accepted")
+        return dict(zip(ids, asked, strict=True))
+
+    def _text(self, task: Task) -> dict[str, Any]:
+        return self._about | {
+            "round": task.round,
+            "client": task.client,
+            "memory_round": task.memory_round,
+            "keep_from": self.runner.memories.oldest(task.client),
+            "values": task.broadcast.values,
+        }
+
+    def _longest_upload(self) -> int:
+        """Bytes of an upload with the right tensors."""
+        expected = {name: self.runner.initial[name] for name in self.runner.shared}
+        if self.at_sites and not expected:
+            raise ConfigError(f"method.name={self.config.method.name} shares nothing: no need for a server")
+        longest = wire.longest(expected, self.config.wire.dtype)
+        if longest > self.config.wire.max_mb * wire.MEGABYTE:
+            raise ConfigError(
+                f"an upload takes {longest / wire.MEGABYTE:,.0f} MB: wire.max_mb={self.config.wire.max_mb} "
+                "is too little"
+            )
+        return longest
+
+    # --- after the last round -----------------------------------------------------------------
+
+    def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """Let sites keep the result; whoever does not answer in time does without."""
+        waiting = self._send(tasks, messages.KEEP)
+        return [outcome for answered in self._answers(waiting) for outcome in answered.values()]
+
+
+class GridLoop(RoundLoop):
+    """Rounds among those who are there."""
+
+    engine: GridClients
+
+    def __init__(
+        self, config: Config, runner: ClientRunner, federation: Federation, clients: GridClients
+    ) -> None:
+        super().__init__(config, runner.model, federation.clients, clients, runner.memories)
+        self._first = True
+
+    def select(self, number: int) -> tuple[list[int], list[int]]:
+        """As on one machine if all are there, else the same draw among those who are."""
+        ids = self.engine.gather(self._first)
+        self._first = False
+        config = self.config
+        selected, spares = draw_clients(config.participation, len(ids), config.seed, number)
+        return [ids[place] for place in selected], [ids[place] for place in spares]
+
+    def run(
+        self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
+    ) -> ServerState:
+        server = super().run(server, start, told)
+        if self.engine.at_sites:
+            self._deliver(server)
+        return server
+
+    def _deliver(self, server: ServerState) -> None:
+        number, tell = self.config.rounds + 1, self.engine.nodes.tell
+        tasks = [
+            Task(
+                number,
+                client,
+                self.config.method.broadcast(server, client, number),
+                self.memory_rounds.get(client, 0),
+            )
+            for client in self.engine.gather(first=False)
+        ]
+        for outcome in self.engine.deliver(tasks):
+            if outcome.failure:
+                tell(f"client {outcome.client} has not got the result: {outcome.failure}")
+
+
+def run_name(folder: Path) -> str:
+    """A name for the run that no other run has: sites keep memories under it."""
+    file = folder.parent / "run-name"
+    if not file.exists():
+        write_text(file, uuid.uuid4().hex)
+    return file.read_text(encoding="utf-8")

@@ -1,0 +1,188 @@
+"""No server: every node averages its model with those of its neighbours (Dec-SSL, §6.1 and §B.5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator
+from torch import Tensor
+
+from fedssl.aggregation.rule import is_counter
+from fedssl.aggregation.server_optimizer import ServerOptimizer
+from fedssl.engines.engine import Engine
+from fedssl.engines.loop import RoundLoop, RoundReport, server_tools
+from fedssl.engines.mixing import Graph, Mixing, Topology, among, graph, spectral_gap
+from fedssl.errors import ConfigError
+from fedssl.methods.method import Aggregate
+from fedssl.rng import numpy_rng
+from fedssl.state import ServerState, State, Upload
+
+if TYPE_CHECKING:
+    from fedssl.config import Config
+    from fedssl.data.federation import Federation
+    from fedssl.engines.loop import Clients
+    from fedssl.engines.memory import MemoryStore
+    from fedssl.engines.runner import ClientRunner
+    from fedssl.models.model import Model
+
+CHUNK = 1 << 16  # numbers of each model that are mixed at a time: memory stays small
+
+# What a user of a method that needs a server can do instead.
+INSTEAD = {"fedema": "; with a fixed method.scaler, or method.divergence=reference-code, it needs none"}
+
+
+class Gossip(Engine):
+    """No server: each node trains its own model and averages it with its neighbours'."""
+
+    like_local: ClassVar[bool] = False
+    has_server: ClassVar[bool] = False
+
+    name: str = Field("gossip", description="who runs the loop (see `fedssl list engines`)")
+    topology: Topology = Field("cycle", description="who talks to whom")
+    edge_probability: float = Field(
+        0.7, gt=0, le=1, description="random: of each edge; the graph is drawn again until it is connected"
+    )
+
+    @field_validator("edge_probability")
+    @classmethod
+    def _has_effect(cls, value: float, info: ValidationInfo) -> float:
+        if value != cls.model_fields["edge_probability"].default and info.data.get("topology") != "random":
+            raise ValueError("has an effect with engine.topology=random only")
+        return value
+
+    def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
+        check(config, runner)
+        return super().clients(config, runner, federation)
+
+    def loop(
+        self, config: Config, runner: ClientRunner, federation: Federation, clients: Clients
+    ) -> RoundLoop:
+        rng = numpy_rng(config.seed, "gossip", "graph")
+        neighbours = graph(self.topology, federation.clients, self.edge_probability, rng)
+        return GossipLoop(config, runner.model, federation.clients, clients, runner.memories, neighbours)
+
+
+def check(config: Config, runner: ClientRunner) -> None:
+    """A ConfigError for what only a server can do: between neighbours there is one way to average."""
+    method, remedy = config.method, "engine.name=local has a server"
+    if method.pools_data:
+        raise ConfigError(f"method.name={method.name} has all images in one place: no neighbours; {remedy}")
+    if not runner.shared:
+        raise ConfigError(f"method.name={method.name} shares nothing: neighbours have nothing to average")
+    if config.aggregation.name != "fedavg" or config.server != ServerOptimizer():
+        key = "server.optimizer" if config.aggregation.name == "fedavg" else "aggregation.name"
+        raise ConfigError(f"{key} is for a server, and engine.name=gossip has none; {remedy}")
+    first = method.first_server({name: runner.initial[name] for name in runner.shared})
+    aggregate = method.aggregate(first, 1, server_tools(config, runner.model))
+    if len(first.models) > 1 or type(aggregate) is not Aggregate:
+        raise ConfigError(
+            f"method.name={method.name} needs a server: it does more than to average models, which is all "
+            f"that engine.name=gossip does{INSTEAD.get(method.name, '')}; {remedy}"
+        )
+
+
+class GossipLoop(RoundLoop):
+    """Rounds in which neighbours take the place of the server; `ServerState.models` are the nodes'."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        clients: int,
+        engine: Clients,
+        memories: MemoryStore,
+        neighbours: Graph,
+    ) -> None:
+        super().__init__(config, model, clients, engine, memories)
+        self.neighbours = neighbours
+
+    def run(
+        self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
+    ) -> ServerState:
+        if start == 0:  # every node begins where the others do, as if a server had sent the first model
+            copies = [{name: value.clone() for name, value in server.model.items()} for _ in self.neighbours]
+            server = ServerState(copies, server.memory, server.values)
+        return super().run(server, start, told)
+
+    def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
+        return Neighbours(server, self.neighbours, self.tools.parameters, report.values)
+
+
+class Neighbours(Aggregate):
+    """Holds the models of a round until it is known who is there, and then mixes them.
+
+    A node that is away or fails keeps its model; the others mix by the weights of the graph among them.
+    """
+
+    def __init__(
+        self, server: ServerState, neighbours: Graph, measured: Iterable[str], report: dict[str, float]
+    ) -> None:
+        self.server, self.neighbours = server, neighbours
+        self.measured, self.report = sorted(measured), report
+        self.models = list(server.models)
+        self.active: list[int] = []
+
+    def add(self, upload: Upload) -> dict[str, float]:
+        self.models[upload.client] = upload.state
+        self.active.append(upload.client)
+        return {}
+
+    def finish(self) -> ServerState:
+        weights = among(self.neighbours, self.active)
+        models = mix(self.models, weights)
+        self.report |= {
+            "consensus_distance": consensus_distance(models, self.measured),
+            "spectral_gap": spectral_gap(weights),
+        }
+        return ServerState(models, self.server.memory, self.server.values)
+
+
+@torch.no_grad()
+def mix(models: Sequence[State], weights: Mixing) -> list[State]:
+    """Node i gets Σ_j W_ij·w_j, BatchNorm's statistics included; of counters the largest in reach.
+
+    Sums are in double precision. A node that mixes with nobody keeps its tensors as they are.
+    """
+    alone = [node for node, own in enumerate(weights) if own[node] == 1.0]
+    mixed: list[State] = [dict(model) if node in alone else {} for node, model in enumerate(models)]
+    together = [node for node in range(len(models)) if node not in alone]
+    share = torch.from_numpy(weights[together][:, together])
+    for name in models[0]:
+        tensors = [models[node][name] for node in together]
+        for node, tensor in zip(together, _mixed(tensors, share), strict=True):
+            mixed[node][name] = tensor
+    return mixed
+
+
+def _mixed(tensors: list[Tensor], share: Tensor) -> list[Tensor]:
+    if not tensors:
+        return []
+    if is_counter(tensors[0]):
+        return [
+            torch.stack([tensors[other] for other in row.nonzero().flatten().tolist()]).amax(dim=0)
+            for row in share
+        ]
+    flat = [tensor.flatten() for tensor in tensors]
+    out = [torch.empty_like(vector) for vector in flat]
+    for start in range(0, flat[0].numel(), CHUNK):
+        part = slice(start, start + CHUNK)
+        block = share @ torch.stack([vector[part] for vector in flat]).double()
+        for vector, row in zip(out, block, strict=True):
+            vector[part] = row
+    return [vector.view(tensor.shape) for vector, tensor in zip(out, tensors, strict=True)]
+
+
+@torch.no_grad()
+def consensus_distance(models: Sequence[Mapping[str, Tensor]], names: Iterable[str]) -> float:
+    """How far nodes are from agreeing: the root mean square over nodes of ‖w_i − w̄‖."""
+    total = 0.0
+    for name in names:
+        mean = models[0][name].double()
+        for model in models[1:]:
+            mean = mean + model[name]
+        mean = mean / len(models)
+        total += sum(float((model[name] - mean).square().sum()) for model in models)
+    return math.sqrt(total / len(models))

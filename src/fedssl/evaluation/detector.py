@@ -1,0 +1,159 @@
+"""An encoder under torchvision's Mask R-CNN with a feature pyramid (He et al. 2017, Lin et al. 2017)."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedssl.errors import ConfigError
+from fedssl.models.resnet import ResNet
+
+if TYPE_CHECKING:
+    from fedssl.config import DetectionConfig
+    from fedssl.data.scenes import Scenes
+
+MOST_LEVELS = 4  # of the encoder: the coarsest, as in the papers
+FINEST = 2  # stride; a pyramid at every pixel costs more than it finds
+ANCHOR = 8  # side of an anchor in steps of its level: 32 pixels at stride 4, as in the papers
+
+
+@dataclass(frozen=True)
+class Level:
+    """One feature map that the pyramid is built from."""
+
+    place: int  # among the encoder's maps
+    stride: int
+    channels: int
+
+
+class Maps(nn.Module):
+    """The feature maps of an encoder at several scales, from fine to coarse."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self._seen: list[Tensor] = []
+        if isinstance(encoder, ResNet):
+            for stage in encoder.stages:
+                encoder.get_submodule(stage).register_forward_hook(self._see)
+        elif not hasattr(encoder, "forward_intermediates"):
+            raise ConfigError(
+                f"detection needs feature maps at several scales, and a {type(encoder).__name__} does not "
+                "give any: use resnet8, resnet18, resnet50, or timm:NAME with forward_intermediates"
+            )
+
+    def _see(self, module: nn.Module, inputs: object, output: Tensor) -> None:
+        self._seen.append(output)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        encoder: Any = self.encoder
+        if not isinstance(encoder, ResNet):
+            found: list[Tensor] = encoder.forward_intermediates(images, intermediates_only=True)
+            return found
+        self._seen.clear()
+        encoder.forward_features(images)
+        maps = list(self._seen)
+        self._seen.clear()
+        return maps
+
+    @torch.no_grad()
+    def levels(self, channels: int) -> list[Level]:
+        """The maps that a pyramid is built from: one of each stride, at most four."""
+        side = 128
+        training = self.training
+        try:
+            maps = self.eval()(torch.zeros(1, channels, side, side, device=_device(self)))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise ConfigError(
+                f"detection needs an encoder for images of any size, and this {type(self.encoder).__name__} "
+                f"takes one size only ({str(error).splitlines()[0]})"
+            ) from None
+        finally:
+            self.train(training)
+        by_stride = {
+            side // each.shape[-1]: Level(place, side // each.shape[-1], each.shape[1])
+            for place, each in enumerate(maps)
+        }
+        levels = [level for stride, level in sorted(by_stride.items()) if stride >= FINEST][-MOST_LEVELS:]
+        if len(levels) < 2:
+            raise ConfigError(
+                f"detection needs feature maps at several scales, and a {type(self.encoder).__name__} has "
+                "them at one: a vision transformer cannot be the backbone; use a convolutional encoder"
+            )
+        return levels
+
+
+class Pyramid(nn.Module):
+    """An encoder's maps, brought to one width from coarse to fine, and one coarser map more."""
+
+    def __init__(self, maps: Maps, levels: list[Level], width: int) -> None:
+        from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
+
+        super().__init__()
+        self.maps, self.places, self.out_channels = maps, [level.place for level in levels], width
+        self.fpn = FeaturePyramidNetwork(
+            [level.channels for level in levels], width, extra_blocks=LastLevelMaxPool()
+        )
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        maps = self.maps(images)
+        named = OrderedDict((str(order), maps[place]) for order, place in enumerate(self.places))
+        pyramid: dict[str, Tensor] = self.fpn(named)
+        return pyramid
+
+
+def build_detector(
+    encoder: nn.Module, scenes: Scenes, config: DetectionConfig, channels: int, mean: float, std: float
+) -> nn.Module:
+    """Mask R-CNN on a copy of the encoder (Faster R-CNN where a set has no masks), fresh but for it.
+
+    All else is drawn from torch's global generator. Pixels are normalised as in pre-training.
+    """
+    from torchvision.models.detection import FasterRCNN, MaskRCNN
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+    from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+    from torchvision.ops import MultiScaleRoIAlign
+
+    maps = Maps(copy.deepcopy(encoder).requires_grad_(True))
+    levels, width, classes = maps.levels(channels), config.width, len(scenes.classes) + 1
+    names = [str(order) for order in range(len(levels))]
+    common: dict[str, Any] = {
+        "min_size": config.size or scenes.side,
+        "max_size": config.max_size,
+        "image_mean": [mean] * channels,
+        "image_std": [std] * channels,
+        "rpn_anchor_generator": _anchors([level.stride for level in levels]),
+        "box_roi_pool": MultiScaleRoIAlign(names, output_size=7, sampling_ratio=2),
+        "box_head": TwoMLPHead(width * 7**2, 4 * width),
+        "box_predictor": FastRCNNPredictor(4 * width, classes),
+        "box_batch_size_per_image": config.regions,
+    }
+    backbone = Pyramid(maps, levels, width)
+    build: Callable[..., nn.Module] = FasterRCNN
+    if scenes.has_masks:
+        build = MaskRCNN
+        common |= {
+            "mask_roi_pool": MultiScaleRoIAlign(names, output_size=14, sampling_ratio=2),
+            "mask_head": MaskRCNNHeads(width, (width,) * 4, dilation=1),
+            "mask_predictor": MaskRCNNPredictor(width, width, classes),
+        }
+    return build(backbone, **common)
+
+
+def _anchors(strides: list[int]) -> nn.Module:
+    """Three shapes at every place of every level, the one that the pyramid adds included."""
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+
+    sides = [ANCHOR * stride for stride in (*strides, 2 * strides[-1])]
+    anchors: nn.Module = AnchorGenerator(tuple((side,) for side in sides), ((0.5, 1.0, 2.0),) * len(sides))
+    return anchors
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device

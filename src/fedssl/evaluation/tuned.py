@@ -1,0 +1,81 @@
+"""The personal probe of an encoder that brings a part to optimise together with the classifier."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedssl.config import ProbeConfig
+from fedssl.errors import RunError
+from fedssl.evaluation import linear
+from fedssl.evaluation.linear import LinearProbe
+from fedssl.evaluation.probes import Prober
+from fedssl.evaluation.scores import Scores, score
+from fedssl.models.tuned import Tuned
+from fedssl.rng import torch_rng
+
+
+def score_tuned(prober: Prober, encoder: Tuned) -> Scores:
+    """Features once from the frozen part; then the tuned part and a linear classifier on them, together.
+
+    Both are trained as `probe.form=epochs` trains a classifier. With `probe.form=fast` the classifier is then
+    fitted anew to convergence, so that it is the same as that of encoders with nothing to tune.
+    """
+    assert prober.train.y is not None
+    assert prober.test.y is not None
+    config, rng = prober.config, torch_rng(prober.seed, "tuned probe")
+    train, test = (prober.features(encoder.frozen, images) for images in (prober.train, prober.test))
+    tuned, probe = fit_tuned(encoder.tuned, train, prober.train.y, prober.classes, config, rng, prober.device)
+    personal_train, personal_test = (_features(tuned, frozen, prober.device) for frozen in (train, test))
+    if config.form == "fast":
+        probe = linear.fit(personal_train, prober.train.y, prober.classes, l2=config.l2)
+    return score(probe.predict(personal_test), prober.test.y, prober.test.classes)
+
+
+def fit_tuned(
+    module: nn.Module,
+    frozen: Tensor,
+    y: Tensor,
+    classes: int,
+    config: ProbeConfig,
+    rng: torch.Generator,
+    device: torch.device,
+) -> tuple[nn.Module, LinearProbe]:
+    """A tuned copy of the module, and the classifier it was tuned with (FedStyle, section on Eq. 4)."""
+    present, target = linear.present_classes(frozen, y, classes)
+    frozen, target = frozen.float().to(device), target.to(device)
+    tuned = copy.deepcopy(module).to(device).train()
+    width = int(_features(tuned, frozen[:1], device).shape[1])
+    bound = width**-0.5  # the initial layer is that of torch.nn.Linear
+    layer = torch.empty(len(present), width + 1).uniform_(-bound, bound, generator=rng).to(device)
+    weight = nn.Parameter(layer[:, :-1].clone())
+    bias = nn.Parameter(layer[:, -1].clone())
+    parameters = [*tuned.parameters(), weight, bias]
+    method: torch.optim.Optimizer
+    if config.optimizer == "adam":
+        method = torch.optim.Adam(parameters, lr=config.lr)
+    else:
+        method = torch.optim.SGD(parameters, lr=config.lr, momentum=0.9)
+    for epoch in range(config.epochs):
+        method.param_groups[0]["lr"] = config.lr * 0.1 ** sum(epoch >= after for after in config.milestones)
+        order = torch.randperm(len(frozen), generator=rng).to(device)
+        for index in torch.split(order, config.batch_size):
+            loss = F.cross_entropy(F.linear(tuned(frozen[index]), weight, bias), target[index])
+            method.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            method.step()
+    if not all(bool(value.isfinite().all()) for value in parameters):
+        raise RunError(f"the personal probe diverged with probe.lr={config.lr}: take a smaller one")
+    classifier = linear.of_all_classes(
+        weight.detach().cpu().double(), bias.detach().cpu().double(), present, classes
+    )
+    return tuned, classifier
+
+
+@torch.no_grad()
+def _features(module: nn.Module, frozen: Tensor, device: torch.device) -> Tensor:
+    return cast(Tensor, module(frozen.float().to(device))).cpu()

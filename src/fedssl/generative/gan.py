@@ -1,0 +1,70 @@
+"""The partially federated GAN of PaDPaF (Almansoori, Horváth, Takáč): content is shared, style is private."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, cast
+
+from pydantic import Field
+from torch import nn
+
+from fedssl.config import ModelConfig
+from fedssl.errors import ConfigError
+from fedssl.generative.adversarial import Adversarial
+from fedssl.generative.image import ImageModel, canvas_of
+from fedssl.generative.networks import Critic, Generator, LabelModulation, build_projector
+from fedssl.models.model import Model, Part, Role
+
+
+class GAN(ImageModel, Adversarial):
+    """GAN with shared content and private style (PaDPaF); its encoder is the content discriminator's trunk.
+
+    | part | where it lives |
+    |---|---|
+    | encoder, critic, projector | shared: φ^c, the rest of D^c, and g^c |
+    | style_encoder, style_critic, style_projector | private: the same of D^s |
+    | generator | shared: G^c |
+    | vectorizer, modulation | private: G^s, and the conditional batch normalisation it speaks through |
+    """
+
+    def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
+        labels = classes if self.conditional else 0
+        style, own = self.style_encoder(canvas_of(encoder))
+        hidden, outputs = config.projector_hidden, config.projector_out
+        parts = {
+            "encoder": Part(encoder),
+            "critic": Part(Critic(features, labels)),
+            "projector": Part(build_projector(features, hidden, outputs)),
+            "style_encoder": Part(style, Role.PRIVATE),
+            "style_critic": Part(Critic(own), Role.PRIVATE),
+            "style_projector": Part(build_projector(own, hidden, outputs), Role.PRIVATE),
+            **self.drawing_parts(canvas_of(encoder)),
+        }
+        return Model(**parts)
+
+
+class ConditionalGAN(GAN):
+    """The GAN with labels: a projection discriminator; half of the generator's channels go by the label."""
+
+    conditional: ClassVar[bool] = True
+    needs_labels: ClassVar[bool] = True
+
+    label_maps: Literal["private", "shared"] = Field(
+        "private",
+        description="where the label's half of conditional batch normalisation lives: with the style's "
+        "(§4.1), or with the content that a label is",
+    )
+
+    def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
+        if classes < 2:
+            raise ConfigError(
+                f"objective.name={self.name} needs labels of at least 2 classes, and the data have "
+                f"{classes}; choose a labelled data set, or objective.name=gan"
+            )
+        model = super().build(encoder, features, config, classes)
+        normalised = cast(Generator, model.part("generator")).normalised
+        role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
+        model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
+        return model
+
+    def classes(self, model: Model) -> int:
+        return cast(LabelModulation, model.part("label_modulation")).maps.num_embeddings

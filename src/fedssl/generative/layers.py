@@ -1,0 +1,86 @@
+"""Layers of the GANs: spectrally normalised ones for discriminators, equalised ones for the style map."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+STEPS = 20  # of power iteration outside of training
+
+
+class _Spectral(nn.Module):
+    """A weight divided by its largest singular value (Miyato et al. 2018).
+
+    Training makes one step of power iteration a pass, from the vector `u` of the pass before. PyTorch's own
+    `spectral_norm` uses that vector as it is outside of training; here it is private to a client, so that
+    a global network has none that fits it, and evaluation makes enough steps to do without.
+    """
+
+    weight: Tensor
+    u: Tensor
+
+    def _remember(self) -> None:
+        self.register_buffer("u", F.normalize(torch.randn(self.weight.shape[0]), dim=0))
+
+    def normalised(self) -> Tensor:
+        matrix = self.weight.flatten(1)
+        with torch.no_grad():
+            left = self.u
+            for _ in range(1 if self.training else STEPS):
+                right = F.normalize(matrix.T @ left, dim=0)
+                left = F.normalize(matrix @ right, dim=0)
+            if self.training:
+                self.u.copy_(left)
+        return self.weight / torch.dot(left, matrix @ right)
+
+
+class SpectralConv(nn.Conv2d, _Spectral):
+    """A convolution of an odd kernel that keeps the size of the image."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+        super().__init__(inputs, outputs, kernel, padding=kernel // 2)
+        self._remember()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.normalised(), self.bias, padding=self.padding)
+
+
+class SpectralLinear(nn.Linear, _Spectral):
+    """A linear layer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self._remember()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.normalised(), self.bias)
+
+
+class SpectralEmbedding(nn.Embedding, _Spectral):
+    """A vector for each label."""
+
+    def __init__(self, labels: int, width: int) -> None:
+        super().__init__(labels, width)
+        self._remember()
+
+    def forward(self, labels: Tensor) -> Tensor:
+        return F.embedding(labels, self.normalised())
+
+
+class EqualLinear(nn.Module):
+    """A linear layer whose weights are N(0, 1) and scaled when used (Karras et al. 2018, section 4.1).
+
+    So an optimizer that normalises gradients changes all layers at the same relative speed.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.scale = math.sqrt(2 / inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * self.scale, self.bias)

@@ -1,0 +1,160 @@
+"""FeatARC (Wang et al.: Does learning from decentralized non-IID unlabeled data benefit from
+self supervision?, ICLR 2023, §5 and Algorithms 1 and 2)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedssl.config import ModelConfig
+from fedssl.data.views import plain
+from fedssl.methods.client import Client
+from fedssl.methods.clusters import Clusters, FirstClusters
+from fedssl.methods.fedavg import FedAvg
+from fedssl.methods.latent import recorded
+from fedssl.methods.method import Aggregate, ServerTools
+from fedssl.methods.training import Batch, Loss, Training, objective_loss, train_locally
+from fedssl.models.encoders import Encoder
+from fedssl.models.model import Model, Part, Role
+from fedssl.objectives.losses import negative_cosine
+from fedssl.state import Broadcast, ClientMemory, ServerState, State, restore
+
+HEADS = ("projector", "predictor")
+FEATURES = 256  # images at a time, where only features are asked for
+
+
+class FeatARC(FedAvg):
+    """C cluster models: a client trains the one whose features are most like its own, and aligned with it.
+
+    `clusters=1` is the paper's "align only", `align=0` its "cluster only"; both together are FedAvg.
+    """
+
+    evaluates: ClassVar[Literal["cluster"]] = "cluster"
+
+    clusters: int = Field(2, ge=1, description="cluster models (C); 1: align only")
+    align: float = Field(1.0, ge=0, description="weight of the alignment in the loss (λ); 0: cluster only")
+
+    def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
+        if not self.align:
+            return {}
+        copied = tuple(name for name in ("encoder", "projector") if model.has(name))
+        # As a copy of these parts it is, after `start_from`, the cluster model that was received.
+        return {"anchor": Part(Anchor(model, copied), Role.DERIVED, copy_of=copied)}
+
+    def remembered(self, model: Model) -> list[str]:
+        own = model.names_under(["encoder"]) if self.clusters > 1 else []
+        return list(dict.fromkeys([*super().remembered(model), *own]))
+
+    def first_server(self, shared: State) -> ServerState:
+        return ServerState([shared] * self.clusters)
+
+    # --- the four steps ----------------------------------------------------------------------
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        """Algorithm 1, lines 6–14: the cluster model that agrees best with the client's last model."""
+        found = self.alignments(client, broadcast.models, memory.state)
+        chosen = max(range(len(found)), key=lambda cluster: found[cluster])  # of equals the first
+        private = {name: own for name, own in memory.state.items() if name not in broadcast.models[chosen]}
+        client.start_from(broadcast.models[chosen], private)
+        return {"cluster": chosen, **({"alignment": found[chosen]} if self.clusters > 1 else {})}
+
+    def train(self, client: Client) -> Training:
+        return train_locally(client, loss=aligned_loss(client, self.align) if self.align else None)
+
+    def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
+        if self.clusters == 1:
+            return super().aggregate(server, round, tools)
+        return (FirstClusters if round == 1 else Clusters)(server, round, tools)
+
+    # --- alignment ---------------------------------------------------------------------------
+
+    def alignments(self, client: Client, models: list[State], own: Mapping[str, Tensor]) -> list[float]:
+        """For each cluster model, the mean cosine of its backbone features with the client's own.
+
+        The client's own are those of the model it trained last; before its first round, of the model that
+        all began with (Algorithm 1 gives local models a first value, too).
+        """
+        if self.clusters == 1:
+            return [0.0]
+        encoder, names = client.model.part("encoder"), client.model.names_under(["encoder"])
+        restore(client.model, {name: own.get(name, client.initial[name]) for name in names})
+        before = backbone_features(client, encoder)
+        found = []
+        for model in models:
+            restore(client.model, {name: model[name] for name in names})
+            cosines = F.cosine_similarity(backbone_features(client, encoder), before, dim=1)
+            found.append(float(cosines.double().mean()))
+        return found
+
+
+@torch.no_grad()
+def backbone_features(client: Client, encoder: nn.Module) -> Tensor:
+    """Features of all of the client's images, as they are, from a network in evaluation mode."""
+    encoder.eval()
+    found = []
+    for positions in torch.split(torch.arange(len(client.images)), FEATURES):
+        images = client.images.batch(positions)[0].to(client.device)
+        found.append(encoder(plain(images, client.views.mean, client.views.std)).float())
+    return torch.cat(found)
+
+
+class Anchor(nn.Module):
+    """The cluster model that a client was given, up to its projection: it stays as it is.
+
+    That includes its statistics, so it is always in evaluation mode.
+    """
+
+    def __init__(self, model: Model, parts: tuple[str, ...]) -> None:
+        super().__init__()
+        for name in parts:
+            self.add_module(name, copy.deepcopy(model.part(name)))
+        self.requires_grad_(False).train()
+
+    def train(self, mode: bool = True) -> Anchor:
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        for part in self.children():
+            images = part(images)
+        return images
+
+
+def aligned_loss(client: Client, weight: float) -> Loss:
+    """The objective + λ·½·(D(p⁺¹, z_g) + D(p⁺², z_g)) with D = −cos (Algorithm 2, line 10).
+
+    p is the last of predictor, projector and encoder that the objective has; z_g, of the image without
+    augmentation, is the cluster model's projection: what a predictor predicts, and else the same head.
+    """
+    model, anchor, objective = client.model, client.model.part("anchor"), objective_loss(client)
+
+    def loss(batch: Batch) -> Tensor:
+        with recorded(head(model)) as seen:
+            value = objective(batch)
+        p = torch.cat(seen) if seen else batch.views[0].new_empty(0)
+        # MAE has no pass over whole images, MoCo none of its second views through the online network.
+        if len(p) != len(batch.views) * len(batch.images):
+            p = torch.cat([predicted(model, view) for view in batch.views])
+        z = anchor(plain(batch.images, client.views.mean, client.views.std))
+        return value + weight * negative_cosine(p, z.repeat(len(batch.views), 1))
+
+    return loss
+
+
+def head(model: Model) -> nn.Module:
+    """The part of the online network whose output is compared."""
+    return model.part(next((name for name in reversed(HEADS) if model.has(name)), "encoder"))
+
+
+def predicted(model: Model, images: Tensor) -> Tensor:
+    """Images through the online network, up to its last head."""
+    for name in ("encoder", *HEADS):
+        if model.has(name):
+            images = model.part(name)(images)
+    return images

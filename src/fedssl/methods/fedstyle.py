@@ -1,0 +1,154 @@
+"""FedStyle (Yang et al.: More generalized and personalized unsupervised representation learning in a
+distributed system)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedssl.config import ModelConfig
+from fedssl.errors import ConfigError
+from fedssl.methods.client import Client
+from fedssl.methods.latent import recorded, replaced
+from fedssl.methods.method import Method
+from fedssl.methods.style import (
+    Beside,
+    StyleContrast,
+    StyleViews,
+    Stylize,
+    build_generator,
+    style_features,
+)
+from fedssl.methods.training import Batch, Loss, Training, train_locally
+from fedssl.models.encoders import Encoder
+from fedssl.models.model import Model, Part, Role
+from fedssl.models.tuned import Tuned
+from fedssl.objectives.target import Target
+from fedssl.state import Broadcast, ClientMemory
+
+
+class FedStyle(Method):
+    """Clients infuse content features with those of their own style, which never leaves them.
+
+    Content model f_c, g_c is shared. Style model f_s, g_s (part `style`) and generator G are private.
+    """
+
+    effort: ClassVar[float] = 1.4
+    when_evaluated: ClassVar[tuple[str, ...]] = ("stylized",)
+
+    style_epochs: int = Field(
+        10, ge=0, description="epochs of style extraction, once for each client (E_s); 0: noise (ablation)"
+    )
+    infusion: float = Field(0.5, ge=0, description="weight of the loss on style-infused features (λ)")
+    temperature: float = Field(0.07, gt=0, description="of the style loss (τ)")
+    generator_hidden: int = Field(256, ge=1, description="hidden width of the generator G")
+    stylized: bool = Field(
+        True, description="personal features are h_c + G([h_c, h_s]); false: h_c alone (ablation)"
+    )
+
+    def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
+        if not model.has("projector"):
+            raise ConfigError(
+                "method.name=fedstyle infuses what a projector compares: choose objective.name=simclr, "
+                "simsiam, byol, barlow-twins or moco-v2, not an objective with the parts "
+                f"{', '.join(model.roles)}"
+            )
+        style = encoder()
+        parts = {
+            "style": Part(self._contrast.build(style.module, style.features, config), Role.PRIVATE),
+            "generator": Part(build_generator(style.features, self.generator_hidden), Role.PRIVATE),
+        }
+        if model.has("queue"):  # infused keys are compared with infused keys
+            parts["infused_queue"] = Part(copy.deepcopy(model.part("queue")), Role.PRIVATE)
+        return parts
+
+    def personal_encoder(self, model: Model) -> nn.Module:
+        content = model.part("encoder")
+        if not self.stylized:
+            return content
+        return Tuned(Beside(content, model.part("style.encoder")), Stylize(model.part("generator")))
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        """Content from the server, style and generator from memory; a newcomer extracts its style first."""
+        client.start_from(broadcast.models[0], memory.state)
+        if not self.style_epochs or "style_loss" in memory.values:
+            return {}
+        extraction = self.extract(client)
+        client.notes["style_loss"] = extraction.loss
+        return {"style_loss": extraction.loss}
+
+    def extract(self, client: Client) -> Training:
+        """Algorithm 2, as in round 1 whenever the client first takes part: its images alone decide."""
+        newcomer = replace(
+            client,
+            round=1,
+            model=cast(Model, client.model.part("style")),
+            objective=self._contrast,
+            views=StyleViews(client.views),
+        )
+        return train_locally(newcomer, epochs=self.style_epochs, purpose="style")
+
+    def train(self, client: Client) -> Training:
+        """Algorithm 3; with λ = 0 it is FedAvg."""
+        if not self.infusion:
+            return train_locally(client)
+        generator = list(client.model.part("generator").parameters())
+        return train_locally(
+            client,
+            loss=self.infused_loss(client),
+            parameters=[*client.objective.trained(client.model), *generator],
+        )
+
+    def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
+        return {**memory.values, **client.notes}
+
+    def infused_loss(self, client: Client) -> Loss:
+        """The objective on two views, + λ times the same on their features infused with the style (Eq. 3)."""
+        model, objective = client.model, client.objective
+        generator, heads = model.part("generator"), infused_heads(model)
+        styles = style_features(
+            model.part("style.encoder"), client.images, StyleViews(client.views), client.device
+        )
+        slow = model.part("target.encoder") if model.has("target") else nn.Identity()
+
+        def loss(batch: Batch) -> Tensor:
+            with recorded(model.part("encoder")) as online, recorded(slow) as target:
+                content_loss = objective.loss(model, batch.views, batch.labels, batch.rng)
+            first, second = features_of_both(online, target, len(batch.images))
+            style, outlines = styles[batch.positions.to(styles.device)].unbind(dim=1)
+            infused = [
+                generator(torch.cat((first, style), dim=1)),
+                generator(torch.cat((second, outlines), dim=1)),
+            ]
+            return content_loss + self.infusion * objective.loss(heads, infused, batch.labels, batch.rng)
+
+        return loss
+
+    @property
+    def _contrast(self) -> StyleContrast:
+        return StyleContrast(temperature=self.temperature)
+
+
+def features_of_both(online: list[Tensor], target: list[Tensor], images: int) -> tuple[Tensor, Tensor]:
+    """h_c¹ and h_c²; MoCo's keys go through the target only, and so their features are the target's."""
+    features = torch.cat(online)
+    if len(features) == images:
+        return features, torch.cat(target)
+    first, second = features.chunk(2)
+    return first, second
+
+
+def infused_heads(model: Model) -> Model:
+    """The objective's model on features instead of images: encoders are left out."""
+    instead: dict[str, nn.Module] = {"encoder": nn.Identity()}
+    if model.has("target"):
+        instead["target"] = Target(nn.Identity(), model.part("target.projector"))
+    if model.has("infused_queue"):
+        instead["queue"] = model.part("infused_queue")
+    return replaced(model, **instead)

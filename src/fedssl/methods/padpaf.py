@@ -1,0 +1,41 @@
+"""PaDPaF (Almansoori, Horváth, Takáč): what is content is federated, what is style stays with the client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedssl.methods.client import Client
+from fedssl.methods.method import Aggregate, ServerTools
+from fedssl.methods.training import Training
+from fedssl.methods.turns import Turns
+from fedssl.models.model import Model, Role
+from fedssl.state import Broadcast, ClientMemory, ServerState, Upload
+
+
+class PaDPaF(Turns):
+    """Shared parts travel, private parts do not; the server steps along the mean update (Algorithm 1).
+
+    For the paper's server set server.optimizer=adam.
+    """
+
+    def shared(self, model: Model) -> list[str]:
+        """Parameters of shared parts, by module path; buffers (statistics, power iteration) stay local."""
+        buffers = {name for name, _ in model.named_buffers()}
+        return [name for name in model.names(Role.SHARED) if name not in buffers]
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        client.start_from(broadcast.models[0], memory.state)
+        return client.notes  # what training notes in it is logged with the rest
+
+    def train(self, client: Client) -> Training:
+        return self.train_model(client, client.model)
+
+    def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
+        return Mean(server, round, tools)
+
+
+class Mean(Aggregate):
+    """Every client counts the same, however many images it has (line 17)."""
+
+    def add(self, upload: Upload) -> dict[str, object]:
+        return super().add(replace(upload, num_samples=1))

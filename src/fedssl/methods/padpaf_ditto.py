@@ -1,0 +1,58 @@
+"""Ditto, and Ditto with FedProx, on a generative model: the baselines of PaDPaF (Table 1, Figure 7)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import ClassVar, Literal, cast
+
+from pydantic import Field
+from torch import nn
+
+from fedssl.config import ModelConfig
+from fedssl.methods.client import Client
+from fedssl.methods.method import Aggregate, ServerTools
+from fedssl.methods.padpaf import Mean
+from fedssl.methods.training import Training
+from fedssl.methods.turns import Pull, Turns
+from fedssl.models.encoders import Encoder
+from fedssl.models.model import Model, Part, Role
+from fedssl.state import Broadcast, ClientMemory, ServerState
+
+
+class PaDPaFDitto(Turns):
+    """All of the model is federated; beside it each client has one of its own, pulled towards the global.
+
+    It trains as `padpaf` does: the same turns, rates and server. Buffers stay local there and here.
+    """
+
+    evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "personal"
+
+    mu: float = Field(1.0, ge=0, description="pull of the client's own model to the global one (μ)")
+    fedprox: float = Field(
+        0.0, ge=0, description="the federated model, too, is pulled to what was received (FedProx)"
+    )
+
+    def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
+        return {"personal": Part(copy.deepcopy(model), Role.PRIVATE, copy_of=tuple(model.roles))}
+
+    def personal_encoder(self, model: Model) -> nn.Module:
+        return model.part("personal.encoder")
+
+    def shared(self, model: Model) -> list[str]:
+        return [name for name, _ in model.named_parameters() if not name.startswith("personal.")]
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        client.start_from(broadcast.models[0], memory.state)
+        return client.notes
+
+    def train(self, client: Client) -> Training:
+        received = {name: value.to(client.device) for name, value in client.received.items()}
+        federated = Pull(received, self.fedprox) if self.fedprox else None
+        first = self.train_model(client, client.model, federated)
+        own = cast(Model, client.model.part("personal"))
+        second = self.train_model(client, own, Pull(received, self.mu), "personal")
+        return Training(first.loss, first.steps + second.steps, first.views + second.views)
+
+    def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
+        return Mean(server, round, tools)

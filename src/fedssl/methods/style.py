@@ -1,0 +1,124 @@
+"""A client's style: what tells its images from their own outlines (FedStyle, Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedssl.config import ModelConfig, ViewsConfig
+from fedssl.data.federation import ClientImages
+from fedssl.data.views import Views, plain
+from fedssl.models.heads import build_projector
+from fedssl.models.model import Model, Part
+from fedssl.objectives.losses import full_precision
+from fedssl.objectives.objective import Objective
+
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
+KERNEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
+
+
+def sobel(images: Tensor) -> Tensor:
+    """Outlines of uint8 images [B, H, W, C]: float32 [B, C, H, W], in [0, 1] and alike in every channel.
+
+    The magnitude of the two Sobel gradients of the grey image, divided by its largest value in that image.
+    Beyond its edge an image goes on as it ends, so that the edge itself is no outline.
+    """
+    pixels = images.permute(0, 3, 1, 2).float()
+    channels = pixels.shape[1]
+    weights = torch.tensor(LUMA if channels == 3 else (1.0,), device=images.device).view(1, -1, 1, 1)
+    grey = (pixels * weights).sum(dim=1, keepdim=True)
+    across = torch.tensor(KERNEL, device=images.device)
+    kernels = torch.stack((across, across.T)).unsqueeze(1)
+    gradients = F.conv2d(F.pad(grey, (1, 1, 1, 1), mode="replicate"), kernels)
+    magnitude = gradients.square().sum(dim=1, keepdim=True).sqrt()
+    largest = magnitude.amax(dim=(1, 2, 3), keepdim=True)
+    # Of 8-bit pixels no real gradient is below 0.1: less is the rounding of a plain surface.
+    scaled = torch.where(largest > 0.05, magnitude / largest.clamp_min(0.05), 0.0)
+    return scaled.expand(-1, channels, -1, -1).contiguous(memory_format=torch.channels_last)
+
+
+class StyleViews(Views):
+    """Two "views" of an image: as it is, and its outlines."""
+
+    def __init__(self, like: Views) -> None:
+        super().__init__(ViewsConfig(recipe="plain"), "plain", like.size, like.channels, like.mean, like.std)
+
+    def __call__(self, images: Tensor, rng: torch.Generator | None = None) -> list[Tensor]:
+        return [plain(images, self.mean, self.std), (sobel(images) - self.mean) / self.std]
+
+
+class StyleContrast(Objective):
+    """Images of a client are alike, and so are their outlines; the two are not (FedStyle, Eq. 2)."""
+
+    temperature: float = Field(0.07, gt=0, description="divides cosine similarities")
+
+    def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
+        return Model(encoder=Part(encoder), projector=Part(build_projector(features, config)))
+
+    def loss(
+        self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
+    ) -> Tensor:
+        z = model.part("projector")(model.part("encoder")(torch.cat(list(views))))
+        return style_info_nce(z, self.temperature)
+
+
+@full_precision
+def style_info_nce(z: Tensor, temperature: float) -> Tensor:
+    """Supervised InfoNCE of 2B rows, the first half of one style and the second of another (Eq. 2).
+
+    −log p of each of a row's B−1 positives among all other rows, averaged over positives and rows. (The paper
+    prints 2B−1 for the number of positives, and sums over rows.)
+    """
+    rows = len(z)
+    z = F.normalize(z, dim=1)
+    log_p = (z @ z.T / temperature).fill_diagonal_(float("-inf")).log_softmax(dim=1)
+    style = torch.arange(rows, device=z.device) * 2 // rows
+    positive = (style[:, None] == style).fill_diagonal_(False)
+    return -log_p[positive].mean()
+
+
+@torch.no_grad()
+def style_features(
+    encoder: nn.Module, images: ClientImages, views: StyleViews, device: torch.device
+) -> Tensor:
+    """h_s and h_sobel [N, 2, D] of all images of a client, from its style encoder in evaluation mode."""
+    encoder.eval()
+    chunks = []
+    for start in range(0, len(images), 256):
+        positions = torch.arange(start, min(start + 256, len(images)))
+        pixels, _ = images.batch(positions)
+        both = views(pixels.to(device))
+        chunks.append(encoder(torch.cat(both)).float().view(2, len(positions), -1).transpose(0, 1))
+    return torch.cat(chunks)
+
+
+def build_generator(features: int, hidden: int) -> nn.Sequential:
+    """G: from a content and a style feature, one beside the other, to a content feature."""
+    return nn.Sequential(nn.Linear(2 * features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, features))
+
+
+class Beside(nn.Module):
+    """Features of two encoders, one beside the other."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat((self.first(images), self.second(images)), dim=1)
+
+
+class Stylize(nn.Module):
+    """h_c + G([h_c, h_s]) of the two features one beside the other (FedStyle, Eq. 4)."""
+
+    def __init__(self, generator: nn.Module) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, both: Tensor) -> Tensor:
+        stylized: Tensor = both[:, : both.shape[1] // 2] + self.generator(both)
+        return stylized

@@ -1,0 +1,302 @@
+// The sections of the page, top to bottom. Each takes what it shows from the document (null: nothing to
+// show) and builds it; `set` changes the state of the page and builds the section anew.
+
+const state = {
+  run: null, hidden: [], lines: "settings", each: false, reference: null, measure: null,
+  probe: null, kind: null, shares: false, colour: null, only: null, orders: {}, all: {},
+};
+
+const runLabel = (run) => `${run.name} (seed ${run.seed})`;
+const note = (text) => html("p", { class: "notice" }, text);
+
+function tiles(facts) {
+  return html("dl", { class: "tiles" }, facts.map((fact) => html("div", { class: "tile" },
+    html("dt", {}, fact.label), html("dd", {}, written(fact.value, fact.unit)), fact.about && html("dd", {}, fact.about))));
+}
+
+const story = (run) => [
+  run.summary.filter((sentence) => !run.warnings.includes(sentence)).map((sentence) => html("p", {}, sentence)),
+  run.warnings.map(note),
+];
+
+// --- summary -----------------------------------------------------------------------------------------
+
+function buildSummary({ summary, runs }) {
+  if (runs.length === 1) return [story(runs[0]), tiles(runs[0].facts)];
+  const warned = runs.filter((run) => run.warnings.length);
+  return [
+    summary.map((sentence) => html("p", {}, sentence)),
+    warned.map((run) => note(`${runLabel(run)}: ${run.warnings.join(" ")}`)),
+  ];
+}
+
+// --- comparison --------------------------------------------------------------------------------------
+
+function buildComparison({ groups, measures, table, pairs, differences }, set) {
+  const name = Object.fromEntries(groups.map((group) => [group.id, group.name]));
+  const paint = (id) => colour(groups.findIndex((group) => group.id === id), groups.length);
+  const best = Object.fromEntries(measures.filter((each) => each.tested && groups.length > 1).map(({ key }) => [
+    key, Math.max(...table.map(({ cells }) => (cells[key] ? cells[key].mean : -Infinity)))]));
+  const rows = table.map(({ group, cells }) => html("tr", {},
+    html("th", { scope: "row" }, swatch(paint(group)), name[group]),
+    html("td", {}, groups.find((each) => each.id === group).seeds.join(", ")),
+    measures.map(({ key, unit }) => html("td", { class: cells[key] && cells[key].mean === best[key] ? "number best" : "number" },
+      spreadText(cells[key], unit),
+      cells[key] && cells[key].seeds < groups.find((each) => each.id === group).seeds.length && ` (${cells[key].seeds} seeds)`))));
+  return [
+    plainTable("Mean ± sample standard deviation over seeds.",
+      [["setting", "text"], ["seeds", "text"], ...measures.map(({ label }) => [label, "number"])], rows),
+    groups.length > 1 && buildPairs(groups, measures, pairs, name, set),
+    differences.length > 0 && [html("h3", {}, "What differs"),
+      plainTable("Keys of the config that are not the same everywhere.",
+        [["key", "text"], ...groups.map((group) => [group.name, "text"])],
+        differences.map(({ key, values }) => html("tr", {}, html("th", { scope: "row", class: "key" }, key),
+          values.map((value) => html("td", { class: "value" }, value === null ? NONE : setting(value))))))],
+  ];
+}
+
+function buildPairs(groups, measures, pairs, name, set) {
+  const tested = measures.filter((each) => each.tested);
+  if (!tested.length) return null;
+  const measure = tested.find((each) => each.key === state.measure) || tested[0];
+  const reference = groups.find((group) => group.id === state.reference) || groups[0];
+  const opposite = { higher: "lower", lower: "higher" };
+  const found = pairs.filter((pair) => pair.measure === measure.key && [pair.first, pair.second].includes(reference.id));
+  const points = (value, digits) => (value === null ? NONE : `${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)}`);
+  const rows = found.map((pair) => {
+    const turned = pair.first === reference.id; // pairs are first − second; shown is the other one − the reference
+    const mean = pair.mean === null ? null : turned ? -pair.mean : pair.mean;
+    const word = turned ? opposite[pair.word] || pair.word : pair.word;
+    const spread = pair.spread === null ? "" : ` ± ${(100 * pair.spread).toFixed(1)}`;
+    return html("tr", {}, html("th", { scope: "row" }, name[turned ? pair.second : pair.first]),
+      html("td", { class: "number" }, `${points(mean, 1)}${spread}`),
+      html("td", { class: "number" }, pair.p === null ? NONE : pair.p < 0.001 ? "< 0.001" : pair.p.toFixed(3)),
+      html("td", {}, pair.seeds.join(", ") || NONE), html("td", {}, word));
+  });
+  return [
+    html("h3", {}, "Paired over seeds"),
+    html("div", { class: "controls" },
+      picker("compared with", groups.map((group) => [group.id, group.name]), reference.id, (value) => set({ reference: value })),
+      tested.length > 1 && picker("by", tested.map((each) => [each.key, each.label]), measure.key, (value) => set({ measure: value }))),
+    plainTable(`Difference from ${reference.name} in ${measure.label}, in points, over the seeds that both have.`,
+      [["setting", "text"], ["difference", "number"], ["p", "number"], ["seeds", "text"], ["verdict", "text"]], rows),
+    html("p", { class: "soft" }, "Higher or lower: so in every shared seed, or by a two-sided paired t-test with p < 0.05. ",
+      "p is not corrected for the number of comparisons."),
+  ];
+}
+
+const setting = (value) => (typeof value === "string" ? value || "(empty)" : JSON.stringify(value));
+
+// --- curves ------------------------------------------------------------------------------------------
+
+function curvesOfRun(run, set) {
+  const several = run.curves.some((curve) => Object.keys(curve.clients).length);
+  return [
+    html("p", { class: "soft" }, "Bands show the range over the clients of a round. Hover, or focus a chart and use the arrow keys, to read values."),
+    several && html("div", { class: "controls" }, checkbox("a line for each client", state.each, (each) => set({ each }))),
+    html("div", { class: "charts" }, run.curves.map((curve) => {
+      const clients = state.each ? Object.entries(curve.clients) : [];
+      return lineChart({
+        ...curve, title: curve.label,
+        lines: [
+          ...clients.map(([client, values], place) => ({
+            name: `client ${client}`, paint: colour(place, clients.length), rounds: curve.rounds, values, thin: true,
+          })),
+          { name: clients.length ? "all" : curve.label, paint: "var(--accent)", rounds: curve.rounds, values: curve.values, low: curve.low, high: curve.high },
+        ],
+      });
+    })),
+  ];
+}
+
+function curvesOfMany({ runs, comparison }, set) {
+  const { groups } = comparison;
+  const place = (id) => groups.findIndex((group) => group.id === id);
+  const shown = (id) => !state.hidden.includes(id);
+  const many = runs.length > groups.length;
+  const byRun = many && state.lines === "runs";
+  const keys = comparison.curves.map((curve) => ({
+    ...curve, title: curve.label,
+    lines: byRun
+      ? runs.filter((run) => shown(run.group)).flatMap((run) => run.curves.filter(({ key }) => key === curve.key).map((own) => ({
+        name: `${groups[place(run.group)].name}, seed ${run.seed}`, paint: colour(place(run.group), groups.length), rounds: own.rounds, values: own.values,
+      })))
+      : curve.lines.filter(({ group }) => shown(group)).map((line) => ({
+        name: groups[place(line.group)].name, paint: colour(place(line.group), groups.length), rounds: line.rounds, values: line.values,
+        low: line.values.map((value, at) => (known(value) ? value - (line.spread[at] || 0) : null)),
+        high: line.values.map((value, at) => (known(value) ? value + (line.spread[at] || 0) : null)),
+        notes: line.spread.map((spread, at) => (spread === null ? "" : `± ${written(spread, curve.unit)} (${line.seeds[at]} seeds)`)),
+      })),
+  }));
+  const toggle = (at) => {
+    const { id } = groups[at];
+    set({ hidden: shown(id) ? [...state.hidden, id] : state.hidden.filter((each) => each !== id) });
+  };
+  return [
+    html("div", { class: "controls" },
+      many && segmented("lines", [["settings", "mean of seeds"], ["runs", "every run"]], byRun ? "runs" : "settings", (lines) => set({ lines })),
+      legend("settings", groups.map((group, at) => ({ name: group.name, paint: colour(at, groups.length), on: shown(group.id) })), toggle)),
+    !byRun && many && html("p", { class: "soft" }, "Bands are the standard deviation over seeds."),
+    html("div", { class: "charts" }, keys.filter(({ lines }) => lines.length).map(lineChart)),
+  ];
+}
+
+// --- one run -----------------------------------------------------------------------------------------
+
+function buildRun({ runs, run }, set) {
+  return [
+    html("div", { class: "controls" }, picker("run", runs.map((each) => [each.id, runLabel(each)]), run.id,
+      (id) => set({ run: id, probe: null, kind: null, colour: null, only: null }, true))),
+    html("p", { class: "soft key" }, run.path), story(run), tiles(run.facts),
+  ];
+}
+
+function buildResults({ probes }, set) {
+  const names = probes.map((probe) => (probe.options ? `${probe.protocol} ${probe.options}` : probe.protocol));
+  const at = Math.max(0, names.indexOf(state.probe));
+  const probe = probes[at];
+  const rows = probes.map((each, place) => html("tr", {}, html("th", { scope: "row" }, names[place]),
+    html("td", {}, each.model), html("td", {}, each.images),
+    ["accuracy", "untrained"].map((key) => html("td", { class: "number" }, written(each[key], "percent"))),
+    html("td", { class: "number" }, known(each.gain) ? `${each.gain > 0 ? "+" : ""}${(100 * each.gain).toFixed(1)}` : NONE),
+    html("td", { class: "number" }, written(each.macro_f1, "percent"))));
+  const order = state.orders.classes || { column: null, down: false };
+  const classes = (probe.per_class || []).map((row) => [row.class, row.count, row.precision, row.recall, row.f1]);
+  return [
+    plainTable("Every probe beside the same probe on the untrained encoder.",
+      [["probe", "text"], ["encoder", "text"], ["images", "text"], ["accuracy", "number"], ["untrained", "number"], ["gain", "number"], ["macro-F1", "number"]], rows),
+    probes.length > 1 && html("div", { class: "controls" }, picker("details of", names.map((each) => [each, each]), names[at], (value) => set({ probe: value }))),
+    html("h3", {}, "What is taken for what"),
+    probe.confusion && probe.confusion.length
+      ? [html("p", { class: "soft" }, "In percent of the images of a class: blue is right, red is wrong."),
+        html("div", { class: "square" }, confusionChart(probe))]
+      : note((probe.per_class || []).length > 100 ? "A confusion matrix is kept for up to 100 classes."
+        : "This probe was recorded without a confusion matrix. `fedssl eval RUN --protocol linear` records one."),
+    html("h3", {}, "By class"),
+    sortable({
+      caption: `The ${names[at]} probe by class.`,
+      columns: [{ label: "class", unit: "text" }, { label: "images", unit: "count" }, { label: "precision", unit: "percent" },
+        { label: "recall", unit: "percent" }, { label: "F1", unit: "percent" }],
+      rows: classes, order, focus: "classes", most: 1000, sorted: (value) => set({ orders: { ...state.orders, classes: value } }),
+    }),
+  ];
+}
+
+const FEW = 60; // rows of the table of clients before it is asked for
+
+function buildClients({ partition, clients, site }, set) {
+  const by = partition && (partition.by.find(({ kind }) => kind === state.kind) || partition.by[0]);
+  const order = state.orders.clients || { column: 0, down: false };
+  const more = clients.rows.length > FEW && !state.all.clients;
+  return [
+    partition && [
+      html("div", { class: "controls" },
+        partition.by.length > 1 && segmented("colour", partition.by.map(({ kind }) => [kind, kind]), by.kind, (kind) => set({ kind })),
+        by && segmented("bars", [["images", "images"], ["shares", "shares"]], state.shares ? "shares" : "images", (value) => set({ shares: value === "shares" }))),
+      partitionChart(partition, by, Boolean(by && state.shares)),
+      by && legend(`${by.kind} colours`, by.names.map((name, place) => ({ name, paint: colour(place, by.names.length) }))),
+      !by && !site && html("p", { class: "soft" }, "Which classes a client has is not recorded for this run: bars are sizes."),
+    ],
+    html("h3", {}, "Each client"),
+    sortable({
+      caption: "Latest numbers of each client; a click on a heading sorts.", columns: clients.columns, rows: clients.rows, order, focus: "clients",
+      most: more ? FEW : clients.rows.length, sorted: (value) => set({ orders: { ...state.orders, clients: value } }),
+    }),
+    more && html("button", { type: "button", class: "plain", click: () => set({ all: { ...state.all, clients: true } }) }, `show all ${clients.rows.length} clients`),
+  ];
+}
+
+function buildMap({ map, whose }, set) {
+  const kinds = Object.keys(map.kinds);
+  const kind = kinds.includes(state.colour) ? state.colour : kinds[0];
+  const by = map.kinds[kind];
+  const present = by ? by.names.map((name, place) => ({ name, place })).filter(({ place }) => by.of.includes(place)) : [];
+  return [
+    html("p", { class: "soft" }, `${grouped(map.x.length, 0)} of ${grouped(map.of, 0)} images as the clients see them, by what the encoder (${whose}) `
+      + `makes of them; ${map.how}. Near means similar; large distances mean little.`),
+    kinds.length > 1 && html("div", { class: "controls" }, segmented("coloured by", kinds.map((each) => [each, each]), kind, (value) => set({ colour: value, only: null }))),
+    html("div", { class: "square" }, mapChart(map, kind, state.only)),
+    by && legend(`show one ${kind} only`, present.map(({ name, place }) => ({
+      name, paint: colour(place, by.names.length), on: state.only === null || state.only === place,
+    })), (at) => set({ only: state.only === present[at].place ? null : present[at].place })),
+  ];
+}
+
+function buildStrips({ strips, whose }) {
+  const labelled = strips.some(({ query }) => query.class !== null);
+  const picture = ({ uri }, alt, mark) => html("img", { src: uri, alt, class: `${mark} ${uri.startsWith("data:image/jpeg") ? "smooth" : ""}` });
+  return [
+    html("p", { class: "soft" }, `On the left an image, then the images of clients that the encoder (${whose}) finds most similar.`
+      + (labelled ? " ✓ is of the same class, ✗ of another." : "")),
+    strips.map(({ query, nearest }, number) => html("div", { class: "strip", role: "group", tabindex: "0", "aria-label": `neighbours of image ${number + 1}` },
+      html("figure", {}, picture(query, labelled ? `query: ${query.class}` : "query", ""), html("figcaption", {}, labelled ? query.class : "query")),
+      nearest.map((each) => {
+        const right = each.class === query.class;
+        const words = `${labelled ? `${each.class}, ` : ""}client ${each.client}, cosine ${each.cosine.toFixed(3)}`;
+        return html("figure", { title: words }, picture(each, words, labelled ? (right ? "right" : "wrong") : ""),
+          html("figcaption", {}, labelled ? `${right ? "✓" : "✗"} ${each.class}` : each.cosine.toFixed(2)));
+      }))),
+  ];
+}
+
+function buildSamples({ samples }) {
+  return html("div", { class: "samples" }, samples.map(({ name, uri, why_not: why }) => html("figure", {},
+    html("figcaption", {}, name), uri ? html("img", { src: uri, alt: `samples: ${name}` }) : note(`cannot be read: ${why}`))));
+}
+
+function buildFailures({ failures }, set) {
+  const { total, turns, unused, reasons, each } = failures;
+  const spare = unused ? html("p", { class: "soft" }, `${grouped(unused, 0)} answers came too late to be needed; these are no failures.`) : null;
+  if (!total) return [html("p", {}, turns ? `None in ${grouped(turns, 0)} turns of clients.` : "No round has ended yet."), spare];
+  const order = state.orders.failures || { column: null, down: false };
+  const some = (ids) => (ids.length > 12 ? `${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more` : ids.join(", "));
+  return [
+    html("p", {}, `${grouped(total, 0)} of ${grouped(turns, 0)} turns of clients failed; these clients were left out of the round.`), spare,
+    plainTable("By reason.", [["reason", "text"], ["times", "number"], ["clients", "text"], ["rounds", "text"]],
+      reasons.map((row) => html("tr", {}, html("td", { class: "reason" }, row.reason), html("td", { class: "number" }, grouped(row.count, 0)),
+        html("td", {}, some(row.clients)), html("td", {}, row.first === row.last ? String(row.first) : `${row.first} to ${row.last}`)))),
+    html("details", { open: state.all.failures, toggle: (event) => { state.all.failures = event.target.open; } },
+      html("summary", {}, each.length < total ? `the last ${each.length}, one by one` : "one by one"),
+      sortable({
+        caption: "Failures.", columns: [{ label: "round", unit: "count" }, { label: "client", unit: "count" }, { label: "reason", unit: "text" }],
+        rows: each.map((row) => [row.round, row.client, row.reason]), order, focus: "failures", most: each.length,
+        sorted: (value) => set({ orders: { ...state.orders, failures: value } }),
+      })),
+  ];
+}
+
+function buildConfig({ config }, set) {
+  const changed = config.filter((row) => row.changed);
+  const rows = (all) => all.map(({ key, value, changed: bold }) => html("tr", { class: bold && all.length > changed.length ? "changed" : null },
+    html("th", { scope: "row", class: "key" }, key), html("td", { class: "value key" }, setting(value))));
+  return [
+    changed.length > 0 && plainTable("Keys that are not at their default.", [["key", "text"], ["value", "text"]], rows(changed)),
+    html("details", { open: state.all.config || !changed.length, toggle: (event) => { state.all.config = event.target.open; } },
+      html("summary", {}, `all ${config.length} keys`),
+      plainTable("The whole config; bold: not at its default.", [["key", "text"], ["value", "text"]], rows(config))),
+  ];
+}
+
+const SECTIONS = [
+  { id: "summary", title: "Summary", take: (doc) => ({ summary: doc.summary, runs: doc.runs.map(({ name, seed, summary, warnings, facts }) => ({ name, seed, summary, warnings, facts })) }), build: buildSummary },
+  { id: "comparison", title: "Comparison", take: (doc) => doc.comparison, build: buildComparison },
+  {
+    id: "curves", title: "Curves",
+    take: (doc, run) => {
+      if (doc.comparison) return doc.comparison.curves.length ? { comparison: doc.comparison, runs: doc.runs.map(({ group, seed, curves }) => ({ group, seed, curves })) } : null;
+      return run.curves.length ? { curves: run.curves } : null;
+    },
+    build: (value, set) => (value.comparison ? curvesOfMany(value, set) : curvesOfRun(value, set)),
+  },
+  { id: "run", title: "One run", take: (doc, run) => (doc.runs.length > 1 ? { runs: doc.runs.map(({ id, name, seed }) => ({ id, name, seed })), run } : null), build: buildRun },
+  { id: "results", title: "Results", take: (doc, run) => (run.probes.length ? { probes: run.probes } : null), build: buildResults },
+  {
+    id: "clients", title: "Clients", build: buildClients,
+    take: (doc, run) => (run.clients.rows.length ? { partition: run.partition, clients: run.clients, site: run.clients.columns.some(({ key }) => key === "site") } : null),
+  },
+  { id: "map", title: "Feature map", take: (doc, run) => run.images, build: (value, set) => (value.map ? buildMap(value, set) : note(value.why_not)) },
+  { id: "neighbours", title: "Nearest neighbours", take: (doc, run) => run.images, build: (value) => (value.strips ? buildStrips(value) : note(value.why_not)) },
+  { id: "samples", title: "Samples", take: (doc, run) => (run.samples.length ? { samples: run.samples } : null), build: buildSamples },
+  { id: "failures", title: "Failures", take: (doc, run) => ({ failures: run.failures }), build: buildFailures },
+  { id: "config", title: "Configuration", take: (doc, run) => ({ config: run.config }), build: buildConfig },
+];

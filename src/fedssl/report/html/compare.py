@@ -1,0 +1,252 @@
+"""Several runs side by side: seeds of one setting together, settings against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from fedssl.config import MAIN_KEY
+from fedssl.report.html.curves import Curve, curves, described, thinned, tidy
+from fedssl.report.html.files import RunFiles, is_number
+from fedssl.reproduce.cells import HOW
+from fedssl.reproduce.results import mean_and_spread
+from fedssl.reproduce.verdict import judge
+
+MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose configs differ in their seed only (and in how they were run, which changes no number)."""
+
+    id: str
+    name: str
+    runs: list[RunFiles]
+
+    def by_seed(self, measure: Measure) -> dict[int, float]:
+        found = {run.seed: measure.of(run) for run in self.runs}
+        return {seed: number for seed, number in found.items() if number is not None}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a whole run."""
+
+    key: str
+    label: str
+    unit: str
+    of: Callable[[RunFiles], float | None]
+    tested: bool = False  # more is better, and settings are compared by it
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def groups(runs: Sequence[RunFiles]) -> list[Group]:
+    """In the order of the runs. The same config and seed once more is a group of its own."""
+    found: dict[tuple[str, int], list[RunFiles]] = {}
+    for run in runs:
+        again = 0
+        while any(other.seed == run.seed for other in found.get((identity(run), again), [])):
+            again += 1
+        found.setdefault((identity(run), again), []).append(run)
+    names = _names(list(found.values()))
+    return [
+        Group(f"g{number}", name, sorted(members, key=lambda run: run.seed))
+        for number, (name, members) in enumerate(zip(names, found.values(), strict=True))
+    ]
+
+
+def identity(run: RunFiles) -> str:
+    """What a run is, without its seed and without how it was done."""
+    return json.dumps(settings(run), sort_keys=True)
+
+
+def settings(run: RunFiles) -> dict[str, Any]:
+    what = {key: value for key, value in run.values.items() if key != "seed" and key.split(".")[0] not in HOW}
+    engine = run.config.engine.identity() if run.config is not None else {}
+    return what | {f"engine.{key}": value for key, value in engine.items()}
+
+
+def differences(members: Sequence[RunFiles]) -> list[dict[str, Any]]:
+    """Keys in which settings differ, with the value of each (none: the key has no meaning there)."""
+    every = [settings(run) for run in members]
+    keys = list(dict.fromkeys(key for values in every for key in values))
+    order = sorted(keys, key=lambda key: (key not in MAIN_KEYS, keys.index(key)))
+    rows = [{"key": key, "values": [values.get(key) for values in every]} for key in order]
+    return [row for row in rows if any(value != row["values"][0] for value in row["values"][1:])]
+
+
+def _names(members: Sequence[Sequence[RunFiles]]) -> list[str]:
+    """Words that tell groups apart: what was chosen, then other keys, then the folders' names."""
+    if len(members) == 1:
+        run = members[0][0]
+        return [f"{run.value('objective.name')} · {run.value('method.name')}"]
+    rows = differences([runs[0] for runs in members])
+    words: list[list[str]] = [[] for _ in members]
+    for row in rows:
+        if len({tuple(each) for each in words}) == len(words):
+            break
+        for own, value in zip(words, row["values"], strict=True):
+            if value is not None:
+                own.append(str(value) if row["key"] in MAIN_KEYS else f"{row['key']}={_shown(value)}")
+    names = [" · ".join(each) or runs[0].path.name for each, runs in zip(words, members, strict=True)]
+    if len(set(names)) == len(names):
+        return names
+    return [
+        f"{name} ({runs[0].path.name})" if names.count(name) > 1 else name
+        for name, runs in zip(names, members, strict=True)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def measures(runs: Sequence[RunFiles]) -> list[Measure]:
+    """The numbers that at least one of the runs has."""
+    protocols = list(dict.fromkeys(probe["protocol"] for run in runs for probe in run.probes))
+    known = []
+    for protocol in protocols:
+        known += [
+            Measure(
+                f"{protocol}.accuracy", f"{protocol} accuracy", "percent", _probe(protocol, "accuracy"), True
+            ),
+            Measure(
+                f"{protocol}.untrained", f"{protocol}, untrained", "percent", _probe(protocol, "untrained")
+            ),
+        ]
+    known += [
+        Measure("monitor", "kNN monitor, last", "percent", _monitor, True),
+        Measure("loss", "loss, last", "number", lambda run: _last(run, "loss")),
+        Measure("divergence", "divergence, last", "number", lambda run: _last(run, "divergence")),
+        Measure("bytes", "sent in all", "bytes", total_bytes),
+        Measure("seconds", "training time", "seconds", lambda run: _sum(run, "seconds")),
+        Measure("failures", "failures", "count", _failures),
+    ]
+    return [measure for measure in known if any(measure.of(run) is not None for run in runs)]
+
+
+def _probe(protocol: str, key: str) -> Callable[[RunFiles], float | None]:
+    def of(run: RunFiles) -> float | None:
+        return next((float(probe[key]) for probe in run.probes if probe["protocol"] == protocol), None)
+
+    return of
+
+
+def _monitor(run: RunFiles) -> float | None:
+    found = [line["probe"]["knn"] for line in run.metrics if "knn" in line.get("probe", {})]
+    return float(found[-1]) if found else None
+
+
+def _last(run: RunFiles, key: str) -> float | None:
+    found = [line[key] for line in run.metrics if is_number(line.get(key))]
+    return float(found[-1]) if found else None
+
+
+def _sum(run: RunFiles, key: str) -> float | None:
+    found = [line[key] for line in run.metrics if is_number(line.get(key))]
+    return float(sum(found)) if found else None
+
+
+def total_bytes(run: RunFiles) -> float | None:
+    up, down = _sum(run, "bytes_up"), _sum(run, "bytes_down")
+    return None if up is None or down is None else up + down
+
+
+def _failures(run: RunFiles) -> float | None:
+    return float(sum(len(line.get("failed", [])) for line in run.metrics)) if run.metrics else None
+
+
+# --- the comparison -------------------------------------------------------------------------------
+
+
+def comparison(found: Sequence[Group]) -> dict[str, Any]:
+    """Everything about several runs that is not about one of them."""
+    runs = [run for group in found for run in group.runs]
+    known = measures(runs)
+    return {
+        "groups": [
+            {"id": group.id, "name": group.name, "seeds": [run.seed for run in group.runs]} for group in found
+        ],
+        "differences": differences([group.runs[0] for group in found]),
+        "measures": [
+            {"key": each.key, "label": each.label, "unit": each.unit, "tested": each.tested} for each in known
+        ],
+        "table": [
+            {"group": group.id, "cells": {each.key: cell(group, each) for each in known}} for group in found
+        ],
+        "pairs": [
+            pair(first, second, each)
+            for each in known
+            if each.tested
+            for first, second in combinations(found, 2)
+        ],
+        "curves": group_curves(found),
+    }
+
+
+def cell(group: Group, measure: Measure) -> dict[str, Any] | None:
+    """Mean and sample standard deviation over seeds."""
+    numbers = list(group.by_seed(measure).values())
+    if not numbers:
+        return None
+    mean, spread = mean_and_spread(numbers)
+    return {"mean": mean, "spread": spread, "seeds": len(numbers)}
+
+
+def pair(first: Group, second: Group, measure: Measure) -> dict[str, Any]:
+    """first − second over the seeds that both have, and what a paired test says."""
+    here, there = first.by_seed(measure), second.by_seed(measure)
+    shared = sorted(here.keys() & there.keys())
+    verdict = judge([here[seed] - there[seed] for seed in shared])
+    words = {"held": "higher", "undecided": "undecided", "no numbers": "no shared seeds"}
+    word = words.get(verdict.word, "one seed only" if len(shared) == 1 else "")
+    if not word:
+        word = "lower" if verdict.mean else "the same"
+    return {
+        "measure": measure.key,
+        "first": first.id,
+        "second": second.id,
+        "seeds": shared,
+        "mean": verdict.mean,
+        "spread": verdict.spread,
+        "p": verdict.p,
+        "word": word,
+    }
+
+
+def group_curves(found: Sequence[Group]) -> list[dict[str, Any]]:
+    """For every number, a line a group: the mean over seeds, and their standard deviation."""
+    drawn: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for group in found:
+        for run in group.runs:
+            for curve in curves(run.metrics):
+                _gather(drawn.setdefault(curve.key, {}).setdefault(group.id, {}), curve)
+    return [
+        {**described(key), "lines": [_line(group, points) for group, points in lines.items()]}
+        for key, lines in drawn.items()
+    ]
+
+
+def _gather(points: dict[int, list[float]], curve: Curve) -> None:
+    for number, value in curve.points.items():
+        points.setdefault(number, []).append(value)
+
+
+def _line(group: str, points: Mapping[int, list[float]]) -> dict[str, Any]:
+    rounds = thinned(sorted(points))
+    pairs = [mean_and_spread(points[number]) for number in rounds]
+    return {
+        "group": group,
+        "rounds": rounds,
+        "values": [tidy(mean) for mean, _ in pairs],
+        "spread": [tidy(spread) for _, spread in pairs],
+        "seeds": [len(points[number]) for number in rounds],
+    }

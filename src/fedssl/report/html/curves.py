@@ -1,0 +1,140 @@
+"""What changes over the rounds, from metrics.jsonl: whatever numbers are there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedssl.report.html.files import is_number
+
+Unit = Literal["number", "percent", "bytes", "seconds", "count"]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """How a number is called, written and explained."""
+
+    label: str
+    unit: Unit = "number"
+    about: str = ""
+
+
+# In the order in which they are shown; numbers of methods that nobody listed here come after them.
+MEANINGS = {
+    "loss": Meaning("loss", about="of the objective, mean over clients weighted by images"),
+    "probe.knn": Meaning("kNN accuracy", "percent", "of the monitor, on test images"),
+    "probe.feature_std": Meaning("spread of features", about="about 1: they fill the sphere; 0: collapsed"),
+    "divergence": Meaning(
+        "divergence", about="distance of a client's encoder after training from the one it received"
+    ),
+    "divergence_before": Meaning(
+        "divergence before training", about="distance of a client's own encoder from the global one"
+    ),
+    "mu": Meaning("μ", about="share of its own model that a client keeps"),
+    "mu_predictor": Meaning("μ of the predictor", about="share of its own predictor that a client keeps"),
+    "lambda": Meaning("λ", about="a client's scaler: μ = λ · divergence before training, at most 1"),
+    "angle": Meaning("angle δ", about="cosine between a client's model and the global one"),
+    "layer_angle": Meaning("angle δ by layer", about="cosine of layers, mean over layers"),
+    "alignment": Meaning("alignment", about="cosine of a client's features with those of its cluster"),
+    "consensus_distance": Meaning("consensus distance", about="how far nodes are from their mean"),
+    "spectral_gap": Meaning("spectral gap", about="of the mixing matrix: the larger, the faster nodes agree"),
+    "bytes_up": Meaning("upload", "bytes", "sent by all clients in a round"),
+    "bytes_down": Meaning("download", "bytes", "sent to all clients in a round"),
+    "seconds": Meaning("time", "seconds", "of a round"),
+    "views_per_second": Meaning("speed", "count", "views trained on per second"),
+    "failed": Meaning("failures", "count", "clients that were left out of a round"),
+}
+# Not numbers that make a curve: who a client is, and which cluster it is in.
+NAMES = ("client", "images", "seconds", "cluster")
+MOST_POINTS = 400
+MOST_CLIENTS = 12  # with a line of their own
+
+
+def meaning(key: str) -> Meaning:
+    return MEANINGS.get(key, Meaning(key.replace("_", " "), about="mean over clients"))
+
+
+def described(key: str) -> dict[str, str]:
+    known = meaning(key)
+    return {"key": key, "label": known.label, "unit": known.unit, "about": known.about}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number over rounds; and its spread over clients, where clients have it."""
+
+    key: str
+    points: dict[int, float]
+    low: dict[int, float]
+    high: dict[int, float]
+    clients: dict[int, dict[int, float]]
+
+    def document(self) -> dict[str, Any]:
+        rounds = thinned(sorted(self.points))
+        band = any(self.low[number] < self.high[number] for number in self.low)
+        lines = self.clients if 1 < len(self.clients) <= MOST_CLIENTS else {}
+        return {
+            **described(self.key),
+            "rounds": rounds,
+            "values": _at(self.points, rounds),
+            "low": _at(self.low, rounds) if band else None,
+            "high": _at(self.high, rounds) if band else None,
+            "clients": {str(client): _at(own, rounds) for client, own in sorted(lines.items())},
+        }
+
+
+def curves(metrics: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """A curve for every number of the rounds and of their clients."""
+    found: dict[str, Curve] = {}
+
+    def curve(key: str) -> Curve:
+        return found.setdefault(key, Curve(key, {}, {}, {}, {}))
+
+    for line in metrics:
+        number, clients = int(line["round"]), line.get("clients", [])
+        for key, value in _of_round(line):
+            curve(key).points[number] = value
+        for key in _client_keys(clients):
+            own = {client["client"]: float(client[key]) for client in clients if is_number(client.get(key))}
+            drawn = curve(key)
+            # What the line itself does not average, every client counts the same in.
+            drawn.points.setdefault(number, sum(own.values()) / len(own))
+            drawn.low[number], drawn.high[number] = min(own.values()), max(own.values())
+            for client, value in own.items():
+                drawn.clients.setdefault(client, {})[number] = value
+    order = {key: place for place, key in enumerate(MEANINGS)}
+    return sorted(found.values(), key=lambda each: order.get(each.key, len(order)))
+
+
+def _of_round(line: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
+    for key, value in line.items():
+        if is_number(value) and key not in ("round", "views"):
+            yield key, float(value)
+    for key, value in line.get("probe", {}).items():
+        if is_number(value) and key != "seconds":
+            yield f"probe.{key}", float(value)
+    if line.get("seconds") and line.get("views"):
+        yield "views_per_second", line["views"] / line["seconds"]
+    yield "failed", float(len(line.get("failed", [])))
+
+
+def _client_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = {key: None for client in clients for key, value in client.items() if is_number(value)}
+    return [key for key in keys if key not in NAMES]
+
+
+def thinned(rounds: Sequence[int]) -> list[int]:
+    """At most so many of them, evenly, with the last."""
+    step = -(-len(rounds) // MOST_POINTS)
+    return sorted({*rounds[::step], *rounds[-1:]}) if rounds else []
+
+
+def tidy(value: float | None) -> float | None:
+    """Six digits, which is more than a screen shows; nothing where it is not finite."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def _at(points: Mapping[int, float], rounds: Sequence[int]) -> list[float | None]:
+    return [tidy(points.get(number)) for number in rounds]

@@ -1,0 +1,158 @@
+"""What a page shows, collected from run directories as one document of plain values."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedssl import __version__
+from fedssl.errors import RunError
+from fedssl.report.html import clients, compare, pictures, words
+from fedssl.report.html.curves import curves, tidy
+from fedssl.report.html.files import RunFiles, read
+
+# Of a run, what needs its images: a feature map and nearest neighbours, or `{"why_not": …}`.
+Images = Callable[[Path], dict[str, Any]]
+
+FAST = "Left out: the report was made with --fast."
+
+
+def document(
+    paths: Sequence[str | Path], images: Images | None = None, left_out: str = FAST
+) -> dict[str, Any]:
+    """All that there is to show of these runs; `images` is asked once for each setting."""
+    runs = unique(paths)
+    found = compare.groups(runs)
+    several = len(runs) > 1
+    listed = [
+        one(run, group.id, _images(run, group, images, left_out)) for group in found for run in group.runs
+    ]
+    shown = {
+        "title": runs[0].path.name if not several else f"{len(runs)} runs",
+        "version": __version__,
+        "made": time.time(),
+        "summary": words.compared(found) if several else listed[0]["summary"],
+        "runs": listed,
+        "comparison": compare.comparison(found) if several else None,
+    }
+    plain: dict[str, Any] = finite(shown)
+    return plain
+
+
+def unique(paths: Sequence[str | Path]) -> list[RunFiles]:
+    """The runs, each once."""
+    if not paths:
+        raise RunError("a report needs at least one run")
+    return [read(path) for path in {Path(path).resolve(): path for path in paths}.values()]
+
+
+def one(run: RunFiles, group: str, images: dict[str, Any]) -> dict[str, Any]:
+    """One run."""
+    changed = run.changed()
+    return {
+        "id": str(run.path),
+        "name": run.path.name or str(run.path.resolve().name),
+        "path": str(run.path),
+        "group": group,
+        "seed": run.seed,
+        "status": status(run),
+        "summary": words.summary(run),
+        "warnings": words.warnings(run),
+        "facts": facts(run),
+        "curves": [curve.document() for curve in curves(run.metrics)],
+        "partition": clients.partition(run),
+        "clients": clients.table(run),
+        "probes": probes(run),
+        "failures": clients.failures(run),
+        "images": images,
+        "samples": pictures.collect(run.path / "samples"),
+        "config": [
+            {"key": key, "value": value, "changed": key in changed} for key, value in run.values.items()
+        ],
+    }
+
+
+def _images(run: RunFiles, group: compare.Group, images: Images | None, left_out: str) -> dict[str, Any]:
+    if images is None:
+        return {"why_not": left_out}
+    if run is not group.runs[0]:
+        return {"why_not": f"Drawn for one seed of each setting: see {group.runs[0].path.name}."}
+    return images(run.path)
+
+
+def status(run: RunFiles) -> dict[str, Any]:
+    """How far it is, and how long a round takes."""
+    recent = [line["seconds"] for line in run.metrics[-10:]]
+    return {
+        "finished": bool(run.result),
+        "done": run.done,
+        "rounds": run.rounds,
+        "written": run.written,
+        "round_seconds": tidy(sum(recent) / len(recent)) if recent else None,
+    }
+
+
+def facts(run: RunFiles) -> list[dict[str, Any]]:
+    """The few numbers that stand at the top."""
+    probe = run.probes[0] if run.probes else None
+    monitor = [line["probe"]["knn"] for line in run.metrics if "knn" in line.get("probe", {})]
+    sizes = clients.client_sizes(run)
+    found: list[tuple[str, Any, str, str]] = []
+    if probe is not None:
+        found += [
+            (f"{probe['protocol']} accuracy", probe["accuracy"], "percent", probe["model"]),
+            ("untrained", probe["untrained"], "percent", "the same probe before training"),
+        ]
+    elif monitor:
+        found.append(("kNN accuracy", monitor[-1], "percent", "of the monitor, last"))
+    found += [("clients", len(sizes), "count", "")] if sizes else []
+    distance = run.partition.get("earth_movers_distance")
+    found += [("heterogeneity", distance, "number", "0: none, 1: most")] if distance is not None else []
+    found += [("rounds", run.done, "count", f"of {run.rounds}" if run.done < run.rounds else "")]
+    seconds = sum(line["seconds"] for line in run.metrics)
+    found += [("training", seconds, "seconds", "")] if seconds else []
+    failed = sum(len(line.get("failed", [])) for line in run.metrics)
+    found += [("failures", failed, "count", "")] if run.metrics else []
+    if "peak_memory_mb" in run.result:
+        found.append(("memory", 1e6 * run.result["peak_memory_mb"], "bytes", "at its peak"))
+    return [
+        {"label": label, "value": value, "unit": unit, "about": about} for label, value, unit, about in found
+    ]
+
+
+def probes(run: RunFiles) -> list[dict[str, Any]]:
+    """Those of the run's end, then what `fedssl eval` found since; the same thing again replaces itself."""
+    found = {(str(probe["protocol"]), ""): probe for probe in run.probes}
+    for entry in run.evaluations:
+        options = " ".join(f"{key}={value}" for key, value in entry.get("overrides", {}).items())
+        found[str(entry["protocol"]), options] = entry
+    keys = (
+        "protocol",
+        "model",
+        "images",
+        "accuracy",
+        "macro_f1",
+        "untrained",
+        "gain",
+        "per_class",
+        "confusion",
+    )
+    return [
+        {**{key: probe.get(key) for key in keys}, "options": options}
+        for (_, options), probe in found.items()
+        if "accuracy" in probe
+    ]
+
+
+def finite(value: Any) -> Any:
+    """The same with nothing (null) for numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value

@@ -1,0 +1,123 @@
+"""What the files of a run say, read without its images and without its model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedssl.config import MAIN_KEY, Config, from_values, read_toml
+from fedssl.errors import ConfigError
+from fedssl.reproduce.measure import flat, lines
+from fedssl.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run directory at one moment; whatever is not there yet is empty."""
+
+    path: Path
+    values: dict[str, Any]  # config.toml as it stands, by dotted key
+    config: Config | None  # none where this version cannot read it
+    problem: str  # why it cannot
+    metrics: list[dict[str, Any]]
+    result: dict[str, Any]
+    partition: dict[str, Any]
+    evaluations: list[dict[str, Any]]
+    written: float  # when any of its files last changed, in seconds since 1970
+
+    @property
+    def seed(self) -> int:
+        return int(self.values.get("seed", 0))
+
+    @property
+    def rounds(self) -> int:
+        """How many there are to be."""
+        return int(self.values.get("rounds", len(self.metrics)))
+
+    @property
+    def done(self) -> int:
+        return int(self.metrics[-1]["round"]) if self.metrics else 0
+
+    @property
+    def probes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.result.get("probes", [])
+        return found
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the clients, where they have any."""
+        return [str(name) for name in self.values.get("engine.sites", ())]
+
+    def value(self, key: str, otherwise: Any = "") -> Any:
+        return self.values.get(key, otherwise)
+
+    def data(self) -> str:
+        """What people call the images: the file or folder, where the data set is one."""
+        name, root = str(self.value("data.name")), str(self.value("data.root"))
+        return Path(root).stem.removesuffix("_train") or name if name in ("npz", "folder") else name
+
+    def changed(self) -> set[str]:
+        """Keys whose values are not the defaults of the parts that were chosen."""
+        if self.config is None:
+            return set()
+        resolved = self.config.resolved()
+        chosen = {section: {main: resolved[section][main]} for section, main in MAIN_KEY.items()}
+        plain = dict(flat(from_values(chosen).resolved()))
+        here = dict(flat(resolved))
+        # The number of threads is written out by every run.
+        return {key for key in here if here[key] != plain.get(key) and key != "engine.threads"}
+
+
+def read(path: str | Path) -> RunFiles:
+    """The files of a run as they are now."""
+    directory = RunDir.open(path)
+    raw = read_toml(directory.path / "config.toml")
+    try:
+        config, problem = from_values(raw), ""
+    except ConfigError as error:  # a part in a file that is gone, a key of another version
+        config, problem = None, str(error)
+    names = ("config.toml", "metrics.jsonl", "result.json", "partition.json", "evaluations.jsonl")
+    files = [directory.path / name for name in names]
+    return RunFiles(
+        path=directory.path,
+        values=dict(flat(raw if config is None else config.resolved())),
+        config=config,
+        problem=problem,
+        metrics=directory.metrics(),
+        result=_json(directory.result_file),
+        partition=_json(directory.path / "partition.json"),
+        evaluations=list(lines(directory.path / "evaluations.jsonl")),
+        written=max(file.stat().st_mtime for file in files if file.exists()),
+    )
+
+
+def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Differs from the last one if any file of the run has changed."""
+    names = ("metrics.jsonl", "result.json", "partition.json", "evaluations.jsonl", "samples")
+    found = []
+    for name in names:
+        try:
+            state = (path / name).stat()
+        except FileNotFoundError:
+            continue
+        found.append((name, state.st_mtime_ns, state.st_size))
+    return tuple(found)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def last(line_values: list[Mapping[str, Any]], key: str) -> Any:
+    """The latest value of a key that not every mapping has."""
+    return next((values[key] for values in reversed(line_values) if key in values), None)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return loaded

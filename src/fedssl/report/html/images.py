@@ -1,0 +1,212 @@
+"""What needs the images of a run again: a map of features, and nearest neighbours."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedssl.data.images import ImageSet
+from fedssl.errors import ConfigError, DataError, FedsslError
+from fedssl.evaluation.features import check_features, extract
+from fedssl.evaluation.protocols import Finished, bring_back
+from fedssl.report.html.pictures import Pixels, sprite, thumbnail
+from fedssl.rng import derive, numpy_rng
+from fedssl.rundir import RunDir
+
+if TYPE_CHECKING:
+    from fedssl.data.sets import Progress
+
+Projection = Literal["tsne", "umap", "pca"]
+Indices = NDArray[np.int64]
+
+MAP = 1000  # images on the map
+GALLERY = 2000  # images among which neighbours are looked for; the first of them are those of the map
+MEMORY = 1 << 27  # bytes of pixels: fewer images where they are large
+STRIPS = 8
+NEIGHBOURS = 8
+COMPONENTS = 30
+ON_MAP, IN_STRIP = 24, 64  # sides of thumbnails
+
+
+def check(projection: str) -> None:
+    """A ConfigError for a projection that cannot be had."""
+    if projection == "umap" and importlib.util.find_spec("umap") is None:
+        raise ConfigError("--map umap needs the package umap-learn: pip install umap-learn, or --map tsne")
+
+
+def _silent(done: int, total: int, what: str) -> None:
+    """Nobody looks."""
+
+
+def look(path: Path, projection: Projection, progress: Progress = _silent) -> dict[str, Any]:
+    """Map and neighbours of a run, or why there are none. A report is worth having without them."""
+    threads = torch.get_num_threads()
+    try:
+        return _look(RunDir.open(path), projection, progress)
+    except FedsslError as error:
+        return _missing(f"The images or the encoder of this run cannot be had: {error}")
+    except (OSError, RuntimeError, ValueError) as error:  # a disk that is gone, an encoder that fails
+        return _missing(f"The encoder cannot be looked into: {type(error).__name__}: {error}")
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _missing(why: str) -> dict[str, Any]:
+    return {"why_not": why, "missing": True}
+
+
+def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict[str, Any]:
+    if not directory.config().engine.sees_clients:
+        raise DataError("the images are at the sites")
+    progress(0, 4, "loading images")
+    run = bring_back(directory, {})
+    encoder = run.models.exported(run.server, run.memory_rounds)
+    data, device = run.trained.data, run.device
+
+    def features(images: ImageSet) -> Tensor:
+        found = extract(encoder.module, images, mean=data.mean, std=data.std, device=device)
+        check_features(found)
+        return found
+
+    progress(1, 4, "features")
+    images, owners = gallery(run)
+    known = features(images)
+    progress(2, 4, "feature map")
+    xy = project(known[:MAP], projection, run.trained.seed)
+    progress(3, 4, "nearest neighbours")
+    drawn = {
+        "whose": encoder.whose,
+        "map": _map(images, owners, xy, projection, sum(map(len, run.federation.parts))),
+        "strips": _strips(run, images, owners, known, features),
+    }
+    progress(4, 4, "nearest neighbours")
+    return drawn
+
+
+def gallery(run: Finished) -> tuple[ImageSet, Indices]:
+    """Images of the clients as they see them, in random order, and whose they are."""
+    federation, config = run.federation, run.trained
+    sizes = [len(part) for part in federation.parts]
+    pixels = federation.train.size[0] * federation.train.size[1] * federation.train.channels
+    count = min(GALLERY, sum(sizes), max(STRIPS, MEMORY // pixels))
+    chosen = numpy_rng(config.seed, "report", "gallery").permutation(sum(sizes))[:count]
+    owners = np.repeat(np.arange(len(sizes)), sizes)[chosen]
+    positions = chosen - np.concatenate([[0], np.cumsum(sizes)[:-1]])[owners]
+    index = np.array([federation.parts[k][i] for k, i in zip(owners, positions, strict=True)], dtype=np.int64)
+    images = federation.train.subset(index)
+    for client in np.unique(owners):
+        own = np.flatnonzero(owners == client)
+        seen, _ = federation.images_of(int(client), config).batch(torch.from_numpy(positions[own]))
+        images.x[torch.from_numpy(own)] = seen
+    return images, owners
+
+
+def project(features: Tensor, projection: Projection, seed: int) -> NDArray[np.float64]:
+    """Points in the plane, from 0 to 1: of the main components of the features' directions."""
+    unit = F.normalize(features.double(), dim=1).numpy()
+    if len(unit) < 3:
+        return np.linspace(0, 1, len(unit))[:, None].repeat(2, axis=1)
+    from sklearn.decomposition import PCA
+
+    components = PCA(min(COMPONENTS, *unit.shape), svd_solver="full").fit_transform(unit)
+    state = derive(seed, "report", "map") % 2**32
+    if projection == "pca" or len(unit) < 10:
+        points = np.pad(components, ((0, 0), (0, 1)))[:, :2]
+    elif projection == "umap":
+        umap = importlib.import_module("umap")
+        near = min(15, len(unit) - 1)
+        points = umap.UMAP(n_neighbors=near, random_state=state).fit_transform(components)
+    else:
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, (len(unit) - 1) / 3)
+        points = TSNE(perplexity=perplexity, init="pca", random_state=state).fit_transform(components)
+    points = np.asarray(points, dtype=np.float64)
+    # One scale for both axes: distances are what the map is about.
+    extent: NDArray[np.float64] = np.ptp(points, axis=0)
+    placed: NDArray[np.float64] = 0.5 + (points - points.min(axis=0) - extent / 2) / (extent.max() or 1.0)
+    return placed
+
+
+def _map(
+    images: ImageSet, owners: Indices, xy: NDArray[np.float64], projection: Projection, total: int
+) -> dict[str, Any]:
+    number = len(xy)
+    kinds: dict[str, Any] = {}
+    if images.y is not None:
+        kinds["class"] = {"of": images.y[:number].tolist(), "names": list(images.classes)}
+    if len(np.unique(owners)) > 1:
+        names = [f"client {client}" for client in range(int(owners.max()) + 1)]
+        kinds["client"] = {"of": owners[:number].tolist(), "names": names}
+    if images.domain is not None:
+        kinds["style"] = {"of": images.domain[:number].tolist(), "names": list(images.domains)}
+    how = {"tsne": "t-SNE", "umap": "UMAP", "pca": "principal components"}[projection]
+    return {
+        "how": how if projection == "pca" else f"{how} of up to {COMPONENTS} principal components",
+        "x": [round(float(x), 4) for x in xy[:, 0]],
+        "y": [round(float(y), 4) for y in xy[:, 1]],
+        "kinds": kinds,
+        "of": total,
+        "sprite": sprite(_pixels(images.x[:number]), ON_MAP),
+    }
+
+
+def _strips(
+    run: Finished, images: ImageSet, owners: Indices, known: Tensor, features: Callable[[ImageSet], Tensor]
+) -> list[dict[str, Any]]:
+    """A few test images (or, without a test split, images of the clients), each with its nearest."""
+    test = run.federation.test
+    asked = queries(test if test is not None else images, run.trained.seed)
+    found = features(test.subset(asked)) if test is not None else known[torch.from_numpy(asked)]
+    shown = test if test is not None else images
+    similar = F.normalize(found.double(), dim=1) @ F.normalize(known.double(), dim=1).T
+    if test is None:
+        similar[torch.arange(len(asked)), torch.from_numpy(asked)] = -torch.inf  # not itself
+    order = similar.argsort(dim=1, descending=True, stable=True)[:, : min(NEIGHBOURS, len(known) - 1)]
+    return [
+        {
+            "query": {"class": _class(shown, int(query)), "uri": _thumbnail(shown, int(query))},
+            "nearest": [
+                {
+                    "class": _class(images, near),
+                    "client": int(owners[near]),
+                    "cosine": round(float(similar[row, near]), 4),
+                    "uri": _thumbnail(images, near),
+                }
+                for near in order[row].tolist()
+            ],
+        }
+        for row, query in enumerate(asked)
+    ]
+
+
+def queries(images: ImageSet, seed: int) -> Indices:
+    """At random; where there are classes, of classes spread evenly over all."""
+    order = numpy_rng(seed, "report", "queries").permutation(len(images))
+    if images.y is None:
+        return order[:STRIPS].astype(np.int64)
+    labels = images.y.numpy()[order]
+    kinds = np.unique(labels)
+    chosen = kinds[np.unique(np.linspace(0, len(kinds) - 1, min(STRIPS, len(kinds))).round().astype(int))]
+    return np.array([order[np.argmax(labels == kind)] for kind in chosen], dtype=np.int64)
+
+
+def _class(images: ImageSet, number: int) -> str | None:
+    return None if images.y is None else str(images.classes[int(images.y[number])])
+
+
+def _thumbnail(images: ImageSet, number: int) -> str:
+    return thumbnail(images.x[number].numpy(), IN_STRIP)
+
+
+def _pixels(x: Tensor) -> list[Pixels]:
+    return [image.numpy() for image in x]

@@ -1,0 +1,121 @@
+"""The report of a run while it goes on, served to this machine only."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from fedssl.errors import ConfigError, FedsslError, RunError
+from fedssl.report.html.data import Images, document
+from fedssl.report.html.files import stamp
+from fedssl.report.html.page import page
+from fedssl.rundir import RunDir
+
+HOST = "127.0.0.1"
+EVERY = 2.0  # seconds between two looks of the page
+PENDING = "Drawn when the run has finished: until then its processors are left to it."
+DRAWING = "The run has finished; this is being drawn."
+
+
+class Live:
+    """The document of a run, made anew only where its files have changed."""
+
+    def __init__(self, path: Path, images: Images | None = None) -> None:
+        self.path, self.images = RunDir.open(path).path, images
+        self._lock = threading.Lock()
+        self._stamp: Any = None
+        self._document: dict[str, Any] = {}
+        self._drawn: dict[str, Any] | None = None
+        self._drawing: threading.Thread | None = None
+
+    def document(self) -> dict[str, Any]:
+        with self._lock:
+            now = (stamp(self.path), self._drawn is not None)
+            if now != self._stamp:
+                self._document = document([self.path], self._parts, PENDING)
+                self._stamp = now
+            return self._document
+
+    def _parts(self, path: Path) -> dict[str, Any]:
+        """What needs images: once, after the end, in the background."""
+        if self._drawn is not None:
+            return self._drawn
+        if self.images is None:
+            return {"why_not": "Left out: --fast."}
+        if not RunDir(path).result_file.exists():
+            return {"why_not": PENDING}
+        if self._drawing is None:
+            self._drawing = threading.Thread(target=self._draw, args=(self.images,), daemon=True)
+            self._drawing.start()
+        return {"why_not": DRAWING}
+
+    def _draw(self, images: Images) -> None:
+        self._drawn = images(self.path)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers for the page and for its document, and for nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self, live: Live, port: int) -> None:
+        self.live = live
+        super().__init__((HOST, port), Answer)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        port = self.server.server_address[1]
+        # A page from elsewhere could point a name of its own at this machine, and read along.
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            return self.send_error(403, "only 127.0.0.1 and localhost are served")
+        if self.path not in ("/", "/document.json"):
+            return self.send_error(404)
+        try:
+            document = self.server.live.document()
+        except (FedsslError, OSError) as error:  # the folder has gone
+            return self.send_error(500, explain=str(error))
+        if self.path == "/":
+            return self._send(page(document, live=EVERY), "text/html")
+        return self._send(json.dumps(document), "application/json")
+
+    def _send(self, text: str, kind: str) -> None:
+        body = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a line every two seconds helps nobody."""
+
+
+def serve(path: str | Path, port: int, images: Images | None = None) -> Server:
+    """A server in a thread of its own; `close` ends it."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}: ports are from 0 (any free one) to 65535")
+    live = Live(Path(path), images)
+    try:
+        server = Server(live, port)
+    except OSError as error:
+        raise RunError(
+            f"port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port, 0 for any"
+        ) from error
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def close(server: Server) -> None:
+    server.shutdown()
+    server.server_close()

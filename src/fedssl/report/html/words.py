@@ -1,0 +1,219 @@
+"""A run, or a comparison of runs, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedssl.report.console import duration
+from fedssl.report.html.clients import client_sizes
+from fedssl.report.html.compare import Group, cell, measures, pair, total_bytes
+from fedssl.report.html.files import RunFiles
+
+COLLAPSED = 0.1  # spread of features below which there is little left to tell images apart by
+
+HETEROGENEITY = (
+    (0.05, "as good as no heterogeneity"),
+    (0.25, "mild heterogeneity"),
+    (0.5, "moderate heterogeneity"),
+    (0.75, "strong heterogeneity"),
+    (1.01, "very strong heterogeneity"),
+)
+
+DEALT = {
+    "iid": "Images are dealt out at random",
+    "classes": "Every client has images of {classes} classes",
+    "one-class": "Every client has images of one class",
+    "dirichlet": "Shares of classes are drawn from a Dirichlet distribution with α = {alpha}",
+    "dirichlet-bounded": "Shares of classes are drawn from a Dirichlet distribution with α = {alpha}",
+    "dirichlet-equal": "Shares of classes are drawn from a Dirichlet distribution with β = {beta}",
+    "skew": "A share of {beta} of the images is dealt out at random, the others by class",
+    "domain": "Clients differ in the style (domain) of their images",
+}
+
+
+def summary(run: RunFiles) -> list[str]:
+    """What was trained, on what, how heterogeneous, what came out, what failed, and what it cost."""
+    told = [_what(run), _heterogeneity(run), _outcome(run), _failed(run), _cost(run), *warnings(run)]
+    return [sentence for sentence in told if sentence]
+
+
+def _what(run: RunFiles) -> str:
+    method, objective = run.value("method.name"), run.value("objective.name")
+    encoder = f"{run.value('model.encoder')} encoder"
+    sizes = client_sizes(run)
+    held = f": {_count(sum(sizes), 'image')} held by {_count(len(sizes), 'client')}" if sizes else ""
+    share = run.value("participation.per_round", 1.0)
+    part = ""
+    if sizes and share != 1.0 and share != len(sizes):
+        part = (
+            f", {share} of which take part in a round"
+            if isinstance(share, int)
+            else f", {100 * share:g} % of which take part in a round"
+        )
+    done = _count(run.rounds, "round")
+    if not run.result:
+        done = f"{run.done} of {done} so far"
+    return f"{objective} with {method} trains a {encoder} on {run.data()}{held}{part}; {done}."
+
+
+def _heterogeneity(run: RunFiles) -> str:
+    values = {key.split(".")[1]: value for key, value in run.values.items() if key.startswith("partition.")}
+    scheme = "one-class" if values.get("classes") == 1 else str(run.value("partition.scheme"))
+    if len(client_sizes(run)) < 2 or run.sites:
+        return ""
+    try:
+        dealt = DEALT.get(scheme, "Images are dealt out by the scheme {scheme}").format(**values)
+    except KeyError:
+        dealt = f"Images are dealt out by the scheme {scheme}"
+    distance = run.partition.get("earth_movers_distance")
+    if distance is not None:
+        word = next(word for most, word in HETEROGENEITY if distance < most)
+        dealt += (
+            f": the mix of classes at a client is {distance:.2f} away from that of all images, on a scale "
+            f"from 0 (the same everywhere) to 1. That is {word}"
+        )
+    shift = run.value("shift.name", "none")
+    looks = (
+        f" Images of each client are also changed in a way of its own ({shift})." if shift != "none" else ""
+    )
+    return f"{dealt}.{looks}"
+
+
+def _outcome(run: RunFiles) -> str:
+    if not run.result:
+        monitor = [line["probe"]["knn"] for line in run.metrics if "knn" in line.get("probe", {})]
+        if monitor:
+            return f"The kNN monitor says {_percent(monitor[-1])} at the moment."
+        return "There is nothing to measure yet." if not run.metrics else ""
+    if not run.probes:
+        why = run.result.get("why_no_probes")
+        reason = f"There are no probes: {why}. " if why else "No probes were asked for. "
+        return reason + "Nearest neighbours and the feature map show what the encoder takes for similar."
+    probe = run.probes[0]
+    gain = 100 * (probe["accuracy"] - probe["untrained"])
+    asked = {"linear": "A linear classifier", "knn": "A nearest-neighbour classifier"}.get(
+        probe["protocol"], f"The probe {probe['protocol']}"
+    )
+    compared = (
+        f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "the same as"
+    )
+    whose = "" if probe["model"] == "global" else f" ({probe['model']})"
+    return (
+        f"{asked} on the trained encoder{whose} is right on {_percent(probe['accuracy'])} of test images, "
+        f"{compared} the same probe on the untrained encoder ({_percent(probe['untrained'])})."
+    )
+
+
+def _failed(run: RunFiles) -> str:
+    if not run.metrics:
+        return ""
+    failed = sum(len(line.get("failed", [])) for line in run.metrics)
+    turns = failed + sum(len(line["clients"]) for line in run.metrics)
+    if not failed:
+        return "No client failed."
+    reasons = [str(failure["reason"]) for line in run.metrics for failure in line.get("failed", [])]
+    common = max(dict.fromkeys(reasons), key=reasons.count)
+    return f"Clients failed in {failed} of {turns} turns and were left out; most often: {common}."
+
+
+def _cost(run: RunFiles) -> str:
+    seconds = sum(line["seconds"] for line in run.metrics)
+    if not seconds:
+        return ""
+    views = sum(line.get("views", 0) for line in run.metrics)
+    sent = total_bytes(run)
+    travelled = f"; {in_bytes(sent)} travelled between server and clients" if sent else ""
+    return f"Training took {duration(seconds)}, at {views / seconds:,.0f} views a second{travelled}."
+
+
+def warnings(run: RunFiles) -> list[str]:
+    """What a reader should not miss."""
+    told = []
+    if run.problem:
+        told.append(f"This version of fedssl cannot read the config: {run.problem}")
+    probe = run.probes[0] if run.probes else None
+    if probe is not None and probe["accuracy"] <= probe["untrained"]:
+        told.append("Training has not helped: the untrained encoder is at least as good.")
+    spread = [line["probe"]["feature_std"] for line in run.metrics if "feature_std" in line.get("probe", {})]
+    if spread and not spread[-1] >= COLLAPSED:
+        told.append(f"Features have (nearly) collapsed: their spread is {spread[-1]:.3f}, where 1 is full.")
+    losses = [line["loss"] for line in run.metrics if "loss" in line]
+    if losses and not abs(losses[-1]) < float("inf"):
+        told.append("The loss is not a number any more: training has diverged; try a smaller train.lr.")
+    if not run.result and run.metrics:
+        told.append(
+            "The run has not finished: "
+            + (
+                "all rounds are done, its probes are not."
+                if run.done >= run.rounds
+                else f"`fedssl resume {run.path}` goes on where it was stopped."
+            )
+        )
+    return told
+
+
+# --- several runs ---------------------------------------------------------------------------------
+
+
+def compared(found: Sequence[Group]) -> list[str]:
+    """Which settings, which is best, and whether that is more than chance."""
+    if len(found) == 1:
+        seeds = ", ".join(str(run.seed) for run in found[0].runs)
+        return [f"One setting with {_count(len(found[0].runs), 'seed')} ({seeds}).", *_best(found)]
+    counts = sorted({len(group.runs) for group in found})
+    seeds = _count(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    return [f"{len(found)} settings with {seeds} each.", *_best(found)]
+
+
+def _best(found: Sequence[Group]) -> list[str]:
+    tested = [each for each in measures([run for group in found for run in group.runs]) if each.tested]
+    if not tested:
+        return ["None of them has a number to compare by."]
+    measure = tested[0]
+    cells = [(group, known) for group in found if (known := cell(group, measure)) is not None]
+    cells.sort(key=lambda each: -each[1]["mean"])
+    best, number = cells[0]
+    leads = "is best: " if len(cells) > 1 else "reaches "
+    told = f"By {measure.label}, {best.name} {leads}{_spread_of(number)}"
+    if len(cells) == 1:
+        return [f"{told}."]
+    second, other = cells[1]
+    told += f"; next is {second.name} with {_spread_of(other)}."
+    return [told, _tested(best, second, pair(best, second, measure))]
+
+
+def _tested(best: Group, second: Group, found: dict[str, Any]) -> str:
+    shared, p = len(found["seeds"]), found["p"]
+    if shared < 2:
+        return "Whether that is more than chance cannot be said: they share fewer than two seeds."
+    by = f"{100 * found['mean']:+.1f} points on average over {shared} shared seeds"
+    how = "" if p is None else f" (paired t-test: p = {p:.2g})"
+    verdict = {
+        "higher": f"{best.name} is ahead of {second.name} beyond chance: {by}{how}.",
+        "undecided": f"Between the two it is undecided: {by}{how}.",
+        "the same": f"On shared seeds they are the same: {by}.",
+    }
+    return verdict.get(found["word"], f"On shared seeds the order is the other way round: {by}{how}.")
+
+
+def _spread_of(number: dict[str, Any]) -> str:
+    spread = "" if number["spread"] is None else f" ± {100 * number['spread']:.1f}"
+    return f"{100 * number['mean']:.1f}{spread} %"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def in_bytes(number: float) -> str:
+    """1500000 → 1.5 MB."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"

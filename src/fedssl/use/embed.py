@@ -1,0 +1,156 @@
+"""Embeddings of all images below a folder, as fast as the encoder: files are decoded while it works."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedssl.data.cache import THREADS, Shape
+from fedssl.data.folder import SUFFIXES, printable, read_image
+from fedssl.errors import DataError
+from fedssl.storage import write_atomic
+from fedssl.use.trained import Trained
+
+if TYPE_CHECKING:
+    from fedssl.data.sets import Progress
+
+BATCH = 64
+AHEAD = 2  # batches that are decoded while one is in the encoder
+
+
+@dataclass
+class Embedded:
+    """Paths below a root, with a vector each; and the files that could not be read."""
+
+    root: Path
+    paths: list[str] = field(default_factory=list)
+    vectors: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    skipped: dict[str, str] = field(default_factory=dict)  # by path, the reason
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def file(self, number: int) -> Path:
+        return self.root / self.paths[number]
+
+
+def find_images(root: Path) -> list[str]:
+    """Paths of all images below a folder, at any depth, sorted; nothing hidden."""
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder" if root.exists() else f"no folder {root}")
+    found = [path.relative_to(root) for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
+    shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
+    if not shown:
+        raise DataError(f"{root} holds no images ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
+    return sorted(str(path) for path in shown)
+
+
+def embed(trained: Trained, folder: str | Path, progress: Progress | None = None) -> Embedded:
+    """Vectors of all images below a folder, in memory."""
+    found = Embedded(Path(folder).expanduser())
+    vectors = []
+    for paths, batch in embed_batches(trained, found, progress):
+        found.paths += paths
+        vectors.append(batch)
+    if not vectors:
+        raise DataError(f"none of the {len(found.skipped)} images in {found.root} can be read")
+    found.vectors = torch.cat(vectors)
+    return found
+
+
+def embed_batches(
+    trained: Trained, into: Embedded, progress: Progress | None = None
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Paths and vectors, a batch at a time; what cannot be read is noted in `into.skipped`."""
+    paths = find_images(into.root)
+    groups = [paths[start : start + BATCH] for start in range(0, len(paths), BATCH)]
+    done = 0
+    with ThreadPoolExecutor(THREADS) as pool:
+
+        def begin(group: Sequence[str]) -> list[Future[NDArray[np.uint8]]]:
+            return [pool.submit(_read, into.root / path, trained.shape) for path in group]
+
+        coming = deque((group, begin(group)) for group in groups[:AHEAD])
+        for number in range(len(groups)):
+            group, futures = coming.popleft()
+            if number + AHEAD < len(groups):
+                coming.append((groups[number + AHEAD], begin(groups[number + AHEAD])))
+            images, names = [], []
+            for path, future in zip(group, futures, strict=True):
+                try:
+                    images.append(future.result())
+                    names.append(printable(path))
+                except (OSError, ValueError) as error:
+                    into.skipped[printable(path)] = str(error) or type(error).__name__
+            done += len(group)
+            if images:
+                yield names, trained(np.stack(images))
+            if progress is not None:
+                progress(done, len(paths), "embedding images")
+
+
+def embed_one(trained: Trained, image: str | Path) -> Tensor:
+    """The vector of one image."""
+    path = Path(image).expanduser()
+    try:
+        return trained(np.stack([_read(path, trained.shape)]))[0]
+    except FileNotFoundError:
+        raise DataError(f"no image {path}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _read(path: Path, shape: Shape) -> NDArray[np.uint8]:
+    return read_image(path, shape)
+
+
+# --- Parquet ----------------------------------------------------------------------------------------
+
+
+def write_parquet(
+    trained: Trained, folder: str | Path, file: str | Path, progress: Progress | None = None
+) -> Embedded:
+    """Write paths and vectors as they come, so that memory does not grow with the folder."""
+    found = Embedded(Path(folder).expanduser())
+    schema = pa.schema(
+        [("path", pa.string()), ("vector", pa.list_(pa.float32(), trained.features))],
+        metadata={"root": str(found.root.resolve()), "made_by": "fedssl"},
+    )
+
+    def write(temporary: Path) -> None:
+        with pq.ParquetWriter(temporary, schema) as writer:
+            for paths, vectors in embed_batches(trained, found, progress):
+                flat = pa.array(vectors.reshape(-1).numpy())
+                column = pa.FixedSizeListArray.from_arrays(flat, trained.features)
+                writer.write_table(pa.table([pa.array(paths), column], schema=schema))
+                found.paths += paths
+        if not found.paths:
+            raise DataError(f"none of the {len(found.skipped)} images in {found.root} can be read")
+
+    write_atomic(Path(file), write)
+    return found
+
+
+def read_parquet(file: str | Path) -> Embedded:
+    """What `write_parquet` wrote."""
+    try:
+        table = pq.read_table(file, columns=["path", "vector"])
+    except FileNotFoundError:
+        raise DataError(f"no file {file}") from None
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        raise DataError(f"{file} holds no embeddings: {str(error).splitlines()[0]}") from None
+    width = table.schema.field("vector").type.list_size
+    vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in table["vector"].chunks])
+    root = (table.schema.metadata or {}).get(b"root", b"").decode()
+    return Embedded(Path(root), table["path"].to_pylist(), torch.from_numpy(vectors).view(-1, width))
