@@ -109,9 +109,13 @@ def _resume(options: argparse.Namespace) -> None:
 
 def _eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="data.*, probe.*, semi.*, device")
     parser.add_argument(
-        "--protocol", default="linear", help="knn, linear, semi, transfer, generalization, personal or style"
+        "overrides", nargs="*", metavar="key=value", help="data.*, probe.*, semi.*, detection.*, device"
+    )
+    parser.add_argument(
+        "--protocol",
+        default="linear",
+        help="knn, linear, semi, transfer, generalization, personal, style or detection",
     )
 
 
@@ -121,9 +125,13 @@ def _eval(options: argparse.Namespace) -> None:
     from fedssl.api import Run
     from fedssl.config import parse_overrides
     from fedssl.report.console import class_table, final_table, style_table
+    from fedssl.report.detection import detection_table
 
     found = Run(options.run).probe(options.protocol, **parse_overrides(options.overrides))
     console = Console(highlight=False)
+    if found["protocol"] == "detection":
+        console.print(detection_table(found))
+        return
     console.print(final_table([found]))
     if found.get("styles"):
         console.print(style_table(found))

@@ -1,4 +1,4 @@
-"""embed, search, finetune, export: what people do with a trained encoder."""
+"""embed, search, finetune, export: what people do with a trained encoder; schema, for their editors."""
 
 from __future__ import annotations
 
@@ -157,9 +157,30 @@ def _export(options: argparse.Namespace) -> None:
         print(f"written: {file}")
 
 
+# --- schema ---------------------------------------------------------------------------------------
+
+
+def _schema_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--out", metavar="FILE.json", help="default: standard output")
+
+
+def _schema(options: argparse.Namespace) -> None:
+    import json
+
+    from fedssl.schema import schema
+    from fedssl.storage import write_text
+
+    text = json.dumps(schema(), indent=1) + "\n"
+    if options.out:
+        write_text(Path(options.out), text)
+    else:
+        print(text, end="")
+
+
 COMMANDS = {
     "embed": Command("turn a folder of images into vectors", _embed_arguments, _embed),
     "search": Command("find similar images, near-duplicates, outliers", _search_arguments, _search),
     "finetune": Command("make a classifier from few labels", _finetune_arguments, _finetune),
     "export": Command("write the encoder for timm or ONNX", _export_arguments, _export),
+    "schema": Command("print the JSON schema of config files", _schema_arguments, _schema),
 }

@@ -97,8 +97,8 @@ def train(detector: nn.Module, scenes: Scenes, tuning: Tuning, progress: Progres
             [to_target(scene, device) for scene in batch],
         )
         loss = torch.stack(list(losses.values())).sum()
-        if not math.isfinite(float(loss)):
-            raise RunError(f"detection: loss {float(loss)} at step {step + 1}: set a smaller detection.lr")
+        if not math.isfinite(value := float(loss.detach())):
+            raise RunError(f"detection: loss {value} at step {step + 1}: set a smaller detection.lr")
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         if config.clip:
@@ -176,7 +176,7 @@ def predictions(
 
 
 def average_precision(predicted: Iterable[Tensors], scenes: Scenes) -> dict[str, Any]:
-    """COCO's AP of boxes and, where there are any, of masks: over IoU 0.5 … 0.95, at 0.5 and 0.75; by class."""
+    """COCO's AP of boxes and, where there are any, of masks: over IoU 0.5 … 0.95, at 0.5, at 0.75."""
     kinds = {"box": "bbox", "mask": "segm"} if scenes.has_masks else {"box": "bbox"}
     metric = _metric(tuple(kinds.values()))
     for place, found in enumerate(predicted):

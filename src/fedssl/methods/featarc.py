@@ -36,6 +36,7 @@ class FeatARC(FedAvg):
     """
 
     evaluates: ClassVar[Literal["cluster"]] = "cluster"
+    effort: ClassVar[float] = 1.2  # the cluster model sees each image once, without a backward pass
 
     clusters: int = Field(2, ge=1, description="cluster models (C); 1: align only")
     align: float = Field(1.0, ge=0, description="weight of the alignment in the loss (λ); 0: cluster only")

@@ -53,6 +53,8 @@ def draw(results: Results, file: Path) -> bool:
     )
     if figure.kind == "curve":
         axes.xaxis.get_major_locator().set_params(integer=True)
+    elif _spans_decades([x for points in found.values() for x in points]):
+        axes.set_xscale("log")
     axes.set_xlabel(figure.x_label or ("round" if figure.kind == "curve" else ""))
     axes.set_ylabel(figure.y_label or y_label)
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± standard deviation"
@@ -151,6 +153,11 @@ def _named(name: str, column: Column, results: Results) -> str:
 
 
 # --- how it is drawn ------------------------------------------------------------------------------
+
+
+def _spans_decades(xs: Sequence[float]) -> bool:
+    """Whether a logarithmic axis shows these better."""
+    return min(xs) > 0 and max(xs) >= 50 * min(xs)
 
 
 def _axes() -> tuple[Any, Any]:

@@ -36,10 +36,23 @@ def take(path: Path, measure: Measure) -> Reading:
     if measure.kind == "drift":
         return Reading(list(lines(path / "metrics.jsonl"))[-1]["drift"], None)
     options = dict(flat(measure.config))
+    if measure.kind in PRECISIONS:
+        return _precision(path, PRECISIONS[measure.kind], options)
     entry = _known(path, measure.kind, options) or evaluate(path, measure.kind, options)
     if measure.style:
         entry = _of_style(entry, measure.style)
     return Reading(100 * entry["accuracy"], 100 * entry["untrained"])
+
+
+# Two numbers of one evaluation, the protocol `detection`.
+PRECISIONS = {"detection": "box", "segmentation": "mask"}
+
+
+def _precision(path: Path, kind: str, options: Mapping[str, Any]) -> Reading:
+    entry = _known(path, "detection", options) or evaluate(path, "detection", options)
+    if kind not in entry:
+        raise RunError(f"no number: {entry['images'].split(':')[0]} has boxes, but no masks")
+    return Reading(100 * entry[kind]["ap"], 100 * entry["untrained"][kind]["ap"])
 
 
 def _of_style(entry: Mapping[str, Any], style: str) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class Measure(Options):
         "generalization",
         "personal",
         "style",
+        "detection",
+        "segmentation",
         "rounds-to",
         "epochs-to",
         "oscillation",
@@ -42,7 +44,7 @@ class Measure(Options):
     target: float | None = Field(
         None, gt=0, lt=1, description="rounds-to, epochs-to: accuracy of the kNN monitor"
     )
-    config: dict[str, Any] = Field({}, description="keys for the evaluation alone: data.*, probe.*, semi.*")
+    config: dict[str, Any] = Field({}, description="keys for the evaluation alone: data.*, probe.*, …")
     style: str = Field("", description="generalization, personal: of this style alone; none: the mean")
 
     @property

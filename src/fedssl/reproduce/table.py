@@ -178,6 +178,8 @@ def _unit(results: Results) -> str:
         "generalization": "accuracy of a linear probe for each style on the global encoder, %",
         "personal": "accuracy of each client's own encoder on its own style, %",
         "style": "share of style features whose nearest neighbour is of the same client, %",
+        "detection": "average precision of boxes after fine-tuning a detector, %",
+        "segmentation": "average precision of masks after fine-tuning a detector, %",
         "rounds-to": "rounds until the kNN monitor reaches the row's target",
         "epochs-to": "local epochs until the kNN monitor reaches the row's target",
         "oscillation": "oscillation of the clients' mean angle δ over rounds, ×1,000 (less is smoother)",

@@ -98,8 +98,9 @@ def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
     if not sites:
         raise ConfigError("no sites: give --sites NAME,NAME (or a folder with their keys, --certs)")
     if not (out / "config.toml").exists():
-        config.engine.federation(with_sites(config, sites))  # what is wrong shows before anything is begun
-        return RunDir.create(out, with_sites(config, sites))
+        config = with_sites(config, sites)
+        config.engine.federation(config)  # what is wrong shows before anything is begun
+        return RunDir.create(out, config)
     directory = RunDir.open(out)
     stored = directory.config()
     assert isinstance(stored.engine, Flower)

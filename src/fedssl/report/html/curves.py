@@ -104,6 +104,8 @@ def curves(metrics: Sequence[Mapping[str, Any]]) -> list[Curve]:
             drawn.low[number], drawn.high[number] = min(own.values()), max(own.values())
             for client, value in own.items():
                 drawn.clients.setdefault(client, {})[number] = value
+    if not any(found["failed"].points.values() if "failed" in found else ()):
+        found.pop("failed", None)  # nothing failed: no news in a flat line
     order = {key: place for place, key in enumerate(MEANINGS)}
     return sorted(found.values(), key=lambda each: order.get(each.key, len(order)))
 

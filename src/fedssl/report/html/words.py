@@ -40,7 +40,7 @@ def summary(run: RunFiles) -> list[str]:
 
 def _what(run: RunFiles) -> str:
     method, objective = run.value("method.name"), run.value("objective.name")
-    encoder = f"{run.value('model.encoder')} encoder"
+    encoder = f"A {run.value('model.encoder')} encoder {'was' if run.result else 'is being'} trained"
     sizes = client_sizes(run)
     held = f": {_count(sum(sizes), 'image')} held by {_count(len(sizes), 'client')}" if sizes else ""
     share = run.value("participation.per_round", 1.0)
@@ -54,7 +54,7 @@ def _what(run: RunFiles) -> str:
     done = _count(run.rounds, "round")
     if not run.result:
         done = f"{run.done} of {done} so far"
-    return f"{objective} with {method} trains a {encoder} on {run.data()}{held}{part}; {done}."
+    return f"{encoder} by {objective} with {method} on {run.data()}{held}{part}; {done}."
 
 
 def _heterogeneity(run: RunFiles) -> str:

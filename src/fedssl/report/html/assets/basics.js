@@ -32,9 +32,10 @@ function bytes(value) {
 function seconds(value) {
   if (value < 10) return `${Number(value.toPrecision(2))} s`;
   const whole = Math.round(value);
+  const two = (number) => String(number).padStart(2, "0");
   if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}m${two(whole % 60)}s`;
+  return `${Math.floor(whole / 3600)}h${two(Math.floor((whole % 3600) / 60))}m`;
 }
 
 function plainNumber(value) {

@@ -35,7 +35,7 @@ function chart({ title, about, name, height, draw, kind }) {
     point(marks && marks.at(event.clientX - box.left, event.clientY - box.top), false);
   }
 
-  const keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
+  const arrows = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"];
   fill(picture, {
     pointermove: hover,
     pointerdown: hover,
@@ -43,7 +43,7 @@ function chart({ title, about, name, height, draw, kind }) {
     blur: () => marks && point(null),
     keydown: (event) => {
       if (event.key === "Escape" && marks) point(null);
-      if (!keys.includes(event.key) || !marks) return;
+      if (!arrows.includes(event.key) || !marks) return;
       event.preventDefault();
       point(marks.step(event.key, mark), true);
     },
@@ -66,9 +66,11 @@ function along(key, mark, number) {
 }
 
 // Axes, and how values become places. Returns {x, y, left, top, right, bottom}.
-function axes(picture, width, height, { xs, ys, unit, xLabel, xTicks }) {
+function axes(picture, width, height, { xs, ys, unit, xLabel, xTicks, margin }) {
   let [low, high] = ys;
-  if (low === high) { const pad = Math.abs(low) * 0.1 || 0.5; low -= pad; high += pad; }
+  const pad = low === high ? Math.abs(low) * 0.1 || 0.5 : margin * (high - low);
+  low -= pad;
+  high += pad;
   const marksY = ticks(low, high, Math.max(3, Math.round(height / 55)));
   const labels = marksY.map((value) => written(value, unit));
   const left = 10 + 6.3 * Math.max(...labels.map((label) => label.length));

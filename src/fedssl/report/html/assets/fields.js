@@ -13,7 +13,7 @@ function partitionChart(partition, by, shares) {
   function draw(picture, width, height) {
     const most = shares ? 1 : Math.max(1, ...total);
     const place = axes(picture, width, height, {
-      xs: [-0.6, clients - 0.4], ys: [0, most], unit: shares ? "percent" : "count", xLabel: "client",
+      xs: [-0.6, clients - 0.4], ys: [0, most], unit: shares ? "percent" : "count", xLabel: "client", margin: 0,
       xTicks: ticks(0, clients - 1, Math.max(2, Math.min(clients, Math.round(width / 45)))),
     });
     const half = clients > 150 ? 0.5 : 0.42;

@@ -41,7 +41,7 @@ function lineChart({ title, about, unit, lines }) {
       return { at: () => null, step: () => null, show: () => null, clear: () => {} };
     }
     const place = axes(picture, width, height, {
-      xs: [rounds[0], rounds.at(-1)], ys: [Math.min(...all), Math.max(...all)], unit, xLabel: "round",
+      xs: [rounds[0], rounds.at(-1)], ys: [Math.min(...all), Math.max(...all)], unit, xLabel: "round", margin: 0.05,
     });
     for (const line of lines) if (line.low && line.high) picture.append(band(line, place) || "");
     for (const line of lines) {

@@ -193,7 +193,7 @@ function buildClients({ partition, clients, site }, set) {
       html("div", { class: "controls" },
         partition.by.length > 1 && segmented("colour", partition.by.map(({ kind }) => [kind, kind]), by.kind, (kind) => set({ kind })),
         by && segmented("bars", [["images", "images"], ["shares", "shares"]], state.shares ? "shares" : "images", (value) => set({ shares: value === "shares" }))),
-      partitionChart(partition, by, Boolean(by && state.shares)),
+      html("div", { class: partition.sizes.length <= 12 ? "square" : null }, partitionChart(partition, by, Boolean(by && state.shares))),
       by && legend(`${by.kind} colours`, by.names.map((name, place) => ({ name, paint: colour(place, by.names.length) }))),
       !by && !site && html("p", { class: "soft" }, "Which classes a client has is not recorded for this run: bars are sizes."),
     ],
