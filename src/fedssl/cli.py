@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedssl import __version__
-from fedssl.commands import deploying, looking, using
+from fedssl.commands import deploying, generating, looking, using
 from fedssl.commands.command import Command
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
 
@@ -224,6 +224,7 @@ COMMANDS = {
         "show, on linear models, why self-supervision is robust to heterogeneity", _theory_arguments, _theory
     ),
     **using.COMMANDS,
+    **generating.COMMANDS,
     **deploying.COMMANDS,
     "list": Command("show what there is to choose from", _list_arguments, _list),
 }

@@ -95,7 +95,7 @@ class Experiment:
             images, self.federation.test, config.data, config.probe, self.runner.device, config.seed
         )
         self.spread = Spread.over(self.federation, config.data, self.runner.device)
-        self.distance = _distance(self.federation)
+        self.distance = _distance(self.federation) if config.engine.sees_clients else None
         directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
 
     def _train(self) -> None:
@@ -121,7 +121,7 @@ class Experiment:
         self.listener.round(line)
         if number % config.checkpoint.every == 0 or number == config.rounds:
             self.checkpoints.save(number, server, self.loop.memory_rounds)
-        if not self.directory.picture.exists():
+        if config.engine.sees_clients and not self.directory.picture.exists():
             self._draw_partition()
 
     def _monitor(self, number: int) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Experiment:
         """
         every = self.config.probe.every
         due = bool(every) and number % every == 0
-        if not due and number < self.config.rounds:
+        if not len(self.federation.train) or (not due and number < self.config.rounds):
             return {}
         began = time.monotonic()
         numbers = self.models.each(

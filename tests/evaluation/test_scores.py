@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from fedssl.errors import DataError
 from fedssl.evaluation.scores import Scores, mean_scores, score
@@ -24,6 +24,7 @@ def test_like_scikit_learn_with_absent_classes(seed: int) -> None:
     found = score(predicted, truth, tuple("abcdefg"))
     assert found.accuracy == pytest.approx(accuracy_score(truth, predicted))
     assert found.macro_f1 == pytest.approx(f1_score(truth, predicted, average="macro", zero_division=0))
+    assert found.confusion == confusion_matrix(truth, predicted, labels=range(7)).tolist()
     columns = precision_recall_fscore_support(truth, predicted, labels=range(7), zero_division=0)
     for row, name, precision, recall, f1, count in zip(found.per_class, "abcdefg", *columns, strict=True):
         assert row["class"] == name
@@ -53,6 +54,7 @@ def test_mean_of_scores() -> None:
     assert mean.per_class[0] == pytest.approx(
         {"class": "a", "precision": 0.75, "recall": 1.0, "f1": (1 + 2 / 3) / 2, "count": 2}
     )
+    assert mean.confusion == [[2, 0], [1, 1]]
     assert mean_scores([half]) == half
     with pytest.raises(DataError):
         mean_scores([])
@@ -67,3 +69,9 @@ def test_what_cannot_be_scored() -> None:
         score(torch.tensor([2, 1]), torch.tensor([0, 1]), ("a", "b"))
     with pytest.raises(DataError, match="label -1 is none of the 2 classes"):
         score(torch.tensor([0, 1]), torch.tensor([-1, 1]), ("a", "b"))
+
+
+def test_the_confusion_of_very_many_classes_is_not_kept() -> None:
+    names = tuple(str(number) for number in range(101))
+    assert score(torch.tensor([100]), torch.tensor([100]), names).confusion == []
+    assert len(score(torch.tensor([99]), torch.tensor([99]), names[:100]).confusion) == 100

@@ -82,7 +82,7 @@ class Attributes(Partition):
             )
         if self.clients > len(groups):
             raise DataError(
-                f"partition.clients={self.clients}, but there are {len(groups)} attributes: use at most so many"
+                f"partition.clients={self.clients}, but there are {len(groups)} attributes: use no more"
             )
         chosen = rng.permutation(len(groups))[: self.clients]
         nobody = [int(number) for number in chosen if not len(groups[number])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from PIL import Image
 from fedssl.data.coco import read_coco
 from fedssl.data.scenes import Scene, Scenes, box_of, read_pixels, scene
 from fedssl.data.shapes import draw
-from fedssl.errors import ConfigError, DataError
+from fedssl.errors import DataError
 
 if TYPE_CHECKING:
     from fedssl.config import DetectionConfig
@@ -45,7 +46,7 @@ def _shapes(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes]:
 
 
 def _coco(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
-    root = _folder(config)
+    root = _folder(config, beside)
     train = read_coco(root / config.images, root / config.annotations)
     if not config.test_annotations:
         return train, None
@@ -54,7 +55,7 @@ def _coco(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
 
 def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
     """PNGImages/NAME.png and PedMasks/NAME_mask.png, whose value n is object n and 0 the background."""
-    root = _folder(config)
+    root = _folder(config, beside)
     masks = {file.stem.removesuffix("_mask"): file for file in (root / "PedMasks").glob("*.png")}
     photos = sorted(file for file in (root / "PNGImages").glob("*") if file.stem in masks)
     if not photos:
@@ -79,7 +80,7 @@ def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
 
 def _npz(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
     """`x` uint8 NHWC, `boxes` x0 y0 x1 y1, `box_img` and `box_y` the image and class of each, `classes`."""
-    path = _find(config.root, beside)
+    path = _npz_file(config, beside)
     other = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
     has_test = path.name.endswith("_train.npz") and other.is_file()
     return _read_npz(path), _read_npz(other) if has_test else None
@@ -92,7 +93,7 @@ def _read_npz(path: Path) -> Scenes:
             if missing:
                 raise DataError(f"{path} has no `{missing[0]}`: {', '.join(KEYS)} are needed")
             x, boxes, owner, label, classes = (file[key] for key in KEYS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if x.dtype != np.uint8 or x.ndim != 4:
         raise DataError(f"{path}: `x` is {x.dtype} of shape {x.shape}, uint8 N×H×W×C is needed")
@@ -111,24 +112,29 @@ def _read_npz(path: Path) -> Scenes:
     return Scenes(name, names, False, (x.shape[1:3],) * len(x), read, tuple(range(len(x))))
 
 
-def _find(root: str, beside: str) -> Path:
-    if not root:
-        raise ConfigError("detection.root is empty: give the path of NAME_train.npz")
-    path = Path(root).expanduser()
-    if not path.is_file() and path.name == root and beside:
-        near = Path(beside).expanduser()
-        path = (near if near.is_dir() else near.parent) / root
-    if not path.is_file():
-        raise DataError(f"no file {path} (detection.root={root})")
+def _npz_file(config: DetectionConfig, beside: str) -> Path:
+    path = _near(config.root, beside)
+    if not config.root or not path.is_file():
+        raise DataError(f"detection.data=npz needs a file, and detection.root={config.root!r} is none")
     return path
 
 
-def _folder(config: DetectionConfig) -> Path:
-    path = Path(config.root).expanduser()
+def _folder(config: DetectionConfig, beside: str) -> Path:
+    path = _near(config.root, beside)
     if not config.root or not path.is_dir():
         raise DataError(
-            f"detection.data={config.data} needs its folder: detection.root={config.root!r} is none"
+            f"detection.data={config.data} needs a folder, and detection.root={config.root!r} is none"
         )
+    return path
+
+
+def _near(root: str, beside: str) -> Path:
+    """The path itself; a bare name that is not here is looked for where other images lie."""
+    path, near = Path(root).expanduser(), Path(beside).expanduser()
+    if root and beside and path.name == root and not path.exists():
+        for folder in (near, near.parent):
+            if (folder / root).exists():
+                return folder / root
     return path
 
 

@@ -87,7 +87,7 @@ def celeba(config: DataConfig, progress: Progress | None = None) -> tuple[Listin
 
 
 def _attributes(file: Path, pictures: list[str]) -> Tensor | None:
-    """One row of truths a picture; none where the file (their number, names, then ±1 a picture) is not there."""
+    """A row of truths for each picture, if there is such a file: a count, names, then ±1 a picture."""
     if not file.is_file():
         return None
     rows = {name: values for name, *values in map(str.split, file.read_text().splitlines()[2:])}

@@ -40,6 +40,12 @@ class Engine(Choice):
         """Whether the clients' images and memories are on this machine."""
         return True
 
+    def dealt(self, config: Config) -> str:
+        """How clients came by their images, in words."""
+        if config.method.pools_data:
+            return "all images in one place"
+        return f"partition {config.partition.scheme}"
+
     def federation(self, config: Config, progress: Progress | None = None) -> Federation:
         """The images, and who has which."""
         from fedssl.data.federation import federate

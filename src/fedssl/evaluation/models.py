@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,6 +46,10 @@ class Models:
         self, server: ServerState, memory_rounds: Mapping[int, int], limit: int
     ) -> Iterator[tuple[str, nn.Module]]:
         """The encoders that the method answers for: one global, or those of nodes or clients (spread ids)."""
+        if not self.engine.sees_clients:
+            for model in server.models:
+                yield self.whose(len(server.models)), self._global(replace(server, models=[model]))
+            return
         if self.one_for_all and self.engine.has_server:
             yield "global", self._global(server)
             return
@@ -77,6 +81,8 @@ class Models:
 
     def whose(self, probed: int) -> str:
         """What a number averaged over `probed` encoders is a number of."""
+        if not self.engine.sees_clients and not self.one_for_all:
+            return f"what sites have in common, mean of {probed} models"
         if self.one_for_all:
             return "global" if self.engine.has_server else f"each node's own, mean of {probed} nodes"
         kind = "personal" if self.method.evaluates == "global" else self.method.evaluates

@@ -11,10 +11,9 @@ import torch
 from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config, load
 from fedssl.data import sets
-from fedssl.data.federation import Federation, federate
+from fedssl.data.federation import Federation
 from fedssl.data.images import ImageSet
 from fedssl.data.views import Views, fitting
-from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.errors import ConfigError, DataError, RunError, did_you_mean
 from fedssl.evaluation.detection import detection
@@ -75,10 +74,10 @@ def bring_back(directory: RunDir, overrides: Mapping[str, Any]) -> Finished:
     trained = directory.config()
     config = load(trained.resolved(), overrides)
     torch.set_num_threads(config.engine.threads)
-    federation = federate(trained)
+    federation = trained.engine.federation(trained)
     images = federation.train
     network = build_network(trained, images.size, images.channels, len(images.classes))
-    memories = MemoryStore(directory.memories, trained.engine.cache_mb)
+    memories = trained.engine.memories(directory.memories)
     latest = Checkpoints(directory.checkpoints, 0, memories).latest()
     if latest is None:
         raise RunError(f"{directory.path} has no checkpoint yet: `fedssl resume {directory.path}`")

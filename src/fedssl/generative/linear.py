@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedssl.config import ModelConfig
+from fedssl.data.simpson import PIXELS
 from fedssl.errors import ConfigError
 from fedssl.generative.adversarial import Adversarial
 from fedssl.generative.image import describe_own
@@ -32,7 +33,7 @@ class PointTrunk(nn.Module):
         self.out = nn.Linear(hidden, features)
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.leaky_relu(self.out(F.leaky_relu(self.hidden(images.flatten(1)), 0.2)), 0.2)
+        return F.leaky_relu(self.out(F.leaky_relu(self.hidden(as_points(images)), 0.2)), 0.2)
 
 
 class PointCritic(nn.Linear):
@@ -71,7 +72,7 @@ class LinearGAN(Adversarial):
     background: float = Field(0.5, ge=0, lt=1, description="share of the fakes that are drawn from N(0, I)")
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
-        if (*size, channels) != (1, COORDINATES, 1):
+        if (*size, channels) != (COORDINATES, PIXELS, 1):
             raise ConfigError(
                 f"objective.name={self.name} is for points of a plane, and these are images of {size[0]}×"
                 f"{size[1]}×{channels}: set data.name=simpson, or objective.name=gan"
@@ -98,15 +99,21 @@ class LinearGAN(Adversarial):
 
     def generate(self, model: Model, latents: Latents) -> Tensor:
         points = model.part("generator")(latents.content) + model.part("vectorizer")(latents.style)
-        return _as_images(points)
+        return as_images(points)
 
     def fakes(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
         drawn = self.generate(model, latents)
         elsewhere = torch.rand(len(drawn), generator=rng) < self.background
         points = torch.randn(len(drawn), COORDINATES, generator=rng)
         mask = elsewhere.to(drawn.device)[:, None, None, None]
-        return torch.where(mask, _as_images(points.to(drawn.device)), drawn)
+        return torch.where(mask, as_images(points.to(drawn.device)), drawn)
 
 
-def _as_images(points: Tensor) -> Tensor:
-    return points.view(-1, 1, 1, COORDINATES)
+def as_points(images: Tensor) -> Tensor:
+    """The means of an image's two bars: [B, 2]."""
+    return images.mean((1, 3))
+
+
+def as_images(points: Tensor) -> Tensor:
+    """Points [B, 2] as images of two bars."""
+    return points.view(-1, 1, COORDINATES, 1).expand(-1, 1, COORDINATES, PIXELS)

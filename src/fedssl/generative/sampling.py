@@ -10,9 +10,12 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from fedssl.data.federation import ClientImages
+from fedssl.data.views import plain
 from fedssl.engines.tasks import Task
-from fedssl.errors import ConfigError
+from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.protocols import Finished
+from fedssl.generative.canvas import Canvas
 from fedssl.generative.image import canvas_of
 from fedssl.generative.losses import Latents, draw_latents
 from fedssl.models.model import Model
@@ -60,6 +63,15 @@ class Studio:
         """Of a conditional model; 0: it is none."""
         return self.objective.classes(self.model(0))
 
+    @property
+    def canvas(self) -> Canvas:
+        return canvas_of(self.model(0))
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """uint8 [B, H, W, C] as the networks see it."""
+        data = self.run.trained.data
+        return plain(pixels.to(self.device), data.mean, data.std)
+
     def rng(self, *purpose: int | str) -> torch.Generator:
         return torch_rng(self.run.config.seed, "studio", *purpose)
 
@@ -80,14 +92,65 @@ class Studio:
             count, self.objective.latent_size(model), self.objective.classes(model), self.rng(*purpose)
         )
 
+    # --- real images, as a client sees them ----------------------------------------------------------
+
+    def train_images(self, client: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Some of the client's own images (uint8 NHWC) with their labels, in random order."""
+        images, labels = [], []
+        for turn, own in enumerate(self._own(client)):
+            order = torch.randperm(len(own), generator=self.rng("train images", client, turn))
+            x, y = own.batch(order[: -(-count // self._turns)])
+            images.append(x)
+            labels.append(y)
+        known = [y for y in labels if y is not None]
+        return torch.cat(images)[:count], torch.cat(known)[:count] if known else None
+
+    def test_images(self, client: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Test images that no other client has, with this client's look."""
+        test = self.run.federation.test
+        if test is None:
+            raise DataError(f"{self.run.federation.train.name} has no test images")
+        x, y = test.x[client :: self.clients], None if test.y is None else test.y[client :: self.clients]
+        x, y = x[:count], None if y is None else y[:count]
+        return self.look(x, client), y
+
+    def look(self, x: Tensor, client: int) -> Tensor:
+        """Images of the data set with a client's look; a worker's clients take equal shares of them."""
+        own = self._own(client)
+        parts = zip(own, x.tensor_split(len(own)), strict=True)
+        return torch.cat([each.shift.apply(part, each.client, each.clients) for each, part in parts])
+
+    def seen_labels(self, client: int) -> list[int]:
+        """The labels of a client's images."""
+        y = self.run.federation.train.y
+        if y is None:
+            return []
+        own = y[torch.from_numpy(self.run.federation.parts[client])]
+        return sorted(set(own.tolist()))
+
+    @property
+    def _turns(self) -> int:
+        turns = self.run.federation.turns
+        return len(turns[0]) if turns else 1
+
+    def _own(self, client: int) -> list[ClientImages]:
+        federation, config = self.run.federation, self.run.trained
+        return [federation.images_of(client, config, turn + 1) for turn in range(self._turns)]
+
+    # --- generated ones ------------------------------------------------------------------------------
+
     @torch.no_grad()
     def draw(self, client: int, latents: Latents) -> Tensor:
         """uint8 images [B, H, W, C] by a client's generator."""
         model = self.model(client)
-        canvas = canvas_of(model)
-        parts = [
-            canvas.pixels(self.objective.generate(model, each.to(self.device))) for each in _split(latents)
-        ]
+        drawn = [self.objective.generate(model, each.to(self.device)) for each in _split(latents)]
+        return self.canvas.pixels(torch.cat(drawn))
+
+    @torch.no_grad()
+    def features(self, client: int, pixels: Tensor, kind: str) -> Tensor:
+        """φ^c ("content") or φ^s ("style") of images, by a client's own networks."""
+        encoder = self.model(client).part("encoder" if kind == "content" else "style_encoder")
+        parts = [encoder(self.normalised(part)).cpu() for part in torch.split(pixels, BATCH)]
         return torch.cat(parts)
 
     def _received(self, client: int) -> Model:

@@ -33,7 +33,7 @@ class VAE(ImageModel):
 
     beta: float = Field(0.5, ge=0, description="β: weight of the divergence from the prior")
     regularizer: float = Field(
-        0.1, ge=0, description="λ: weight of both Barlow Twins terms; at most β is wise"
+        0.1, ge=0, description="λ: weight of both Barlow Twins terms; better not above β"
     )
     off_diagonal: float = Field(0.005, ge=0, description="λ_BT: weight of their redundancy term")
 

@@ -19,7 +19,7 @@ class FedRep(FedPer):
     Frozen is what takes no gradient: statistics of BatchNorm go on, as in training.
     """
 
-    effort: ClassVar[float] = 1.6  # a frozen encoder needs no backward pass
+    effort: ClassVar[float] = 1.4  # a frozen encoder needs no backward pass
 
     def train(self, client: Client) -> Training:
         below = {id(value) for value in client.model.part("encoder").parameters()}

@@ -103,10 +103,7 @@ def start_panel(info: RunInfo) -> Panel:
     apart = "" if distance is None else f", earth mover's distance {distance:.2f}"
     per_round = config.participation.per_round
     share = f"{per_round} per round" if isinstance(per_round, int) else f"{per_round:.0%} per round"
-    partition = (
-        "all images in one place" if config.method.pools_data else f"partition {config.partition.scheme}"
-    )
-    rows.add_row("clients", f"{federation.clients}, {share}, {partition}{apart}")
+    rows.add_row("clients", f"{federation.clients}, {share}, {config.engine.dealt(config)}{apart}")
     rows.add_row(
         "model",
         f"{config.model.encoder}, {info.encoder_parameters:,} parameters; "
@@ -123,9 +120,10 @@ def start_panel(info: RunInfo) -> Panel:
         "machine", f"{info.device}, {config.engine.workers} worker(s) of {config.engine.threads} thread(s)"
     )
     labels_array = None if train.y is None else train.y.numpy()
-    bars = Group(*text_bars(federation.parts, labels_array, train.classes))
+    bars = [Text(""), *text_bars(federation.parts, labels_array, train.classes)]
     title = f"fedssl · {info.path}" + (f" · resumed after round {info.start}" if info.start else "")
-    return Panel(Group(rows, Text(""), bars), title=title, title_align="left", expand=False)
+    shown = Group(rows, *(bars if config.engine.sees_clients else []))
+    return Panel(shown, title=title, title_align="left", expand=False)
 
 
 def final_table(probes: list[dict[str, Any]]) -> Table:

@@ -46,7 +46,7 @@ class Flower(Engine):
     )
 
     _grid: Any = PrivateAttr(None)
-    _tell: Callable[[str], None] = PrivateAttr(logging.getLogger(__name__).warning)
+    _tell: Callable[[str], None] | None = PrivateAttr(None)
 
     def attach(self, grid: Grid, tell: Callable[[str], None]) -> None:
         """Use a grid that Flower has made, instead of one of our own."""
@@ -55,6 +55,9 @@ class Flower(Engine):
     @property
     def sees_clients(self) -> bool:
         return not self.sites
+
+    def dealt(self, config: Config) -> str:
+        return f"at {', '.join(self.sites)}" if self.sites else super().dealt(config)
 
     def federation(self, config: Config, progress: Progress | None = None) -> Federation:
         """At a server of sites: as many clients as sites, all of whose images are elsewhere."""
@@ -72,11 +75,12 @@ class Flower(Engine):
         from fedssl.engines.flower.server import GridClients
         from fedssl.engines.flower.simulation import Simulation
 
+        tell = self._tell or logging.getLogger(__name__).warning
         if self._grid is not None:
-            return GridClients(self._grid, config, runner, federation, self._tell)
+            return GridClients(self._grid, config, runner, federation, tell)
         if self.sites:
             raise RunError("the clients of this run are at their sites: go on with `fedssl server`")
-        return Simulation(config, runner, federation, self._tell)
+        return Simulation(config, runner, federation, tell)
 
     def loop(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: Clients

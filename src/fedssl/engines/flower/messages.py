@@ -82,17 +82,26 @@ def reply(outcome: Outcome, dtype: str) -> RecordDict:
 
 
 def outcome_of(content: RecordDict, client: int, longest: int) -> Outcome:
-    """What a node answered, as far as it can be read; `longest` bounds the bytes of its tensors."""
+    """What a node answered, as far as it can be read; `longest` bounds the bytes of its tensors.
+
+    With `longest` 0 an upload is not asked for.
+    """
     try:
-        text = text_of(content)
-        said = Reply(**text) if isinstance(text, dict) else Reply()
-        arrays = tensors_of(content)
-        if said.failure or len(arrays) != 1:
-            return Outcome(client, failure=said.failure or f"an answer with {len(arrays)} uploads, not 1")
+        said, arrays = _said(content), tensors_of(content)
+        if said.failure or not longest:
+            return Outcome(client, failure=said.failure)
+        if len(arrays) != 1:
+            return Outcome(client, failure=f"an answer with {len(arrays)} uploads, not 1")
         state = wire.unpacked(arrays[0], longest)
     except WireError as error:
         return Outcome(client, failure=f"cannot be read: {error}")
-    except ValidationError as error:
-        return Outcome(client, failure=f"cannot be read: {explain(error, Reply, '')}"[:2000])
     upload = Upload(client, state, said.num_samples, said.loss, said.values)
     return Outcome(client, upload, "", said.views, said.seconds, said.remembers)
+
+
+def _said(content: RecordDict) -> Reply:
+    text = text_of(content)
+    try:
+        return Reply(**text) if isinstance(text, dict) else Reply()
+    except ValidationError as error:
+        raise WireError(explain(error, Reply, "")[:500]) from None

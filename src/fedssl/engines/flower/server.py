@@ -37,6 +37,7 @@ class Asked:
     position: int
     task: Task
     node: Node
+    longest: int  # bytes of the upload that is asked for; 0: none is
 
 
 class GridClients:
@@ -141,7 +142,7 @@ class GridClients:
             for message in self.grid.pull_messages(list(waiting)):
                 asked = waiting.pop(message.metadata.reply_to_message_id, None)
                 if asked is not None:
-                    found[asked.position] = self._outcome(message, asked.task.client)
+                    found[asked.position] = outcome_of(message, asked)
             now = time.monotonic()
             if self.at_sites and now - looked > LOOK:
                 looked = now
@@ -152,11 +153,6 @@ class GridClients:
                 yield found
             elif waiting:
                 time.sleep(self.poll)
-
-    def _outcome(self, message: Message, client: int) -> Outcome:
-        if message.has_error():
-            return Outcome(client, failure=f"no answer: {message.error.reason}")
-        return messages.outcome_of(message.content, client, self.longest)
 
     def _forgotten(self, waiting: dict[str, Asked]) -> dict[int, Outcome]:
         """Nodes that were started anew do not know any more what they were asked."""
@@ -191,7 +187,7 @@ class GridClients:
             content = messages.records(self._text(task), arrays[id(models)][1])
             ttl = self.config.participation.timeout or None
             sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
-            asked.append(Asked(position, task, node))
+            asked.append(Asked(position, task, node, self.longest if kind == messages.TRAIN else 0))
         ids = list(self.grid.push_messages(sent)) if sent else []
         if len(ids) != len(sent) or not all(ids):
             raise RunError(f"{len(sent) - sum(map(bool, ids))} of {len(sent)} messages were not accepted")
@@ -225,6 +221,12 @@ class GridClients:
         """Let sites keep the result; whoever does not answer in time does without."""
         waiting = self._send(tasks, messages.KEEP)
         return [outcome for answered in self._answers(waiting) for outcome in answered.values()]
+
+
+def outcome_of(message: Message, asked: Asked) -> Outcome:
+    if message.has_error():
+        return Outcome(asked.task.client, failure=f"no answer: {message.error.reason}")
+    return messages.outcome_of(message.content, asked.task.client, asked.longest)
 
 
 class GridLoop(RoundLoop):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Empty, Queue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
 from flwr.app import Context, Message
@@ -40,7 +40,7 @@ class Simulation(GridClients):
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._simulate, args=(config, federation.clients), daemon=True)
-        logging.getLogger("flwr").setLevel(logging.WARNING)
+        logging.getLogger("flwr").setLevel(logging.ERROR)
         self._thread.start()
         super().__init__(self._grid(), config, runner, federation, tell)
 
@@ -104,7 +104,8 @@ def start_ray(config: Config) -> None:
 
     Ray gives its processes half a minute to start; on a busy machine that may be too short, so again.
     """
-    own = {"num_cpus": config.engine.workers * config.engine.threads, "include_dashboard": False}
+    cores = config.engine.workers * config.engine.threads
+    own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False}
     for attempt in range(1, ATTEMPTS + 1):
         try:
             ray.init(

@@ -9,12 +9,13 @@ from itertools import combinations
 from typing import Any
 
 from fedssl.config import MAIN_KEY
-from fedssl.report.html.curves import Curve, curves, described, thinned, tidy
+from fedssl.report.html.curves import Curve, curves, described, rank, thinned, tidy
 from fedssl.report.html.files import RunFiles, is_number
 from fedssl.reproduce.cells import HOW
 from fedssl.reproduce.results import mean_and_spread
 from fedssl.reproduce.verdict import judge
 
+NO_KEY = "none"
 MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
 
 
@@ -85,14 +86,15 @@ def _names(members: Sequence[Sequence[RunFiles]]) -> list[str]:
     if len(members) == 1:
         run = members[0][0]
         return [f"{run.value('objective.name')} · {run.value('method.name')}"]
-    rows = differences([runs[0] for runs in members])
     words: list[list[str]] = [[] for _ in members]
-    for row in rows:
-        if len({tuple(each) for each in words}) == len(words):
-            break
-        for own, value in zip(words, row["values"], strict=True):
-            if value is not None:
-                own.append(str(value) if row["key"] in MAIN_KEYS else f"{row['key']}={_shown(value)}")
+    for row in differences([runs[0] for runs in members]):
+        values, main = row["values"], row["key"] in MAIN_KEYS
+        alike = [[value for value, other in zip(values, words, strict=True) if other == own] for own in words]
+        for own, value, others in zip(words, values, alike, strict=True):
+            if main and value is not None:
+                own.append(str(value))
+            elif any(other != value for other in others):  # not told apart so far
+                own.append(f"{row['key']}={NO_KEY if value is None else _shown(value)}")
     names = [" · ".join(each) or runs[0].path.name for each, runs in zip(words, members, strict=True)]
     if len(set(names)) == len(names):
         return names
@@ -122,8 +124,9 @@ def measures(runs: Sequence[RunFiles]) -> list[Measure]:
                 f"{protocol}.untrained", f"{protocol}, untrained", "percent", _probe(protocol, "untrained")
             ),
         ]
+    if not all(any(probe["protocol"] == "knn" for probe in run.probes) for run in runs):
+        known.append(Measure("monitor", "kNN monitor, last", "percent", _monitor, True))
     known += [
-        Measure("monitor", "kNN monitor, last", "percent", _monitor, True),
         Measure("loss", "loss, last", "number", lambda run: _last(run, "loss")),
         Measure("divergence", "divergence, last", "number", lambda run: _last(run, "divergence")),
         Measure("bytes", "sent in all", "bytes", total_bytes),
@@ -231,7 +234,7 @@ def group_curves(found: Sequence[Group]) -> list[dict[str, Any]]:
                 _gather(drawn.setdefault(curve.key, {}).setdefault(group.id, {}), curve)
     return [
         {**described(key), "lines": [_line(group, points) for group, points in lines.items()]}
-        for key, lines in drawn.items()
+        for key, lines in sorted(drawn.items(), key=lambda item: rank(item[0]))
     ]
 
 

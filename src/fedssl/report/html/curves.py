@@ -32,6 +32,7 @@ MEANINGS = {
     "divergence_before": Meaning(
         "divergence before training", about="distance of a client's own encoder from the global one"
     ),
+    "drift": Meaning("drift", about="distance by layers of a client's backbone from the one it received"),
     "mu": Meaning("μ", about="share of its own model that a client keeps"),
     "mu_predictor": Meaning("μ of the predictor", about="share of its own predictor that a client keeps"),
     "lambda": Meaning("λ", about="a client's scaler: μ = λ · divergence before training, at most 1"),
@@ -106,8 +107,12 @@ def curves(metrics: Sequence[Mapping[str, Any]]) -> list[Curve]:
                 drawn.clients.setdefault(client, {})[number] = value
     if not any(found["failed"].points.values() if "failed" in found else ()):
         found.pop("failed", None)  # nothing failed: no news in a flat line
-    order = {key: place for place, key in enumerate(MEANINGS)}
-    return sorted(found.values(), key=lambda each: order.get(each.key, len(order)))
+    return sorted(found.values(), key=lambda each: rank(each.key))
+
+
+def rank(key: str) -> int:
+    """Where a number stands on the page."""
+    return list(MEANINGS).index(key) if key in MEANINGS else len(MEANINGS)
 
 
 def _of_round(line: Mapping[str, Any]) -> Iterable[tuple[str, float]]:

@@ -60,12 +60,14 @@ class RunFiles:
         return Path(root).stem.removesuffix("_train") or name if name in ("npz", "folder") else name
 
     def changed(self) -> set[str]:
-        """Keys whose values are not the defaults of the parts that were chosen."""
+        """Parts that are not those of the plain run, and keys that are not at their part's default."""
         if self.config is None:
             return set()
         resolved = self.config.resolved()
         chosen = {section: {main: resolved[section][main]} for section, main in MAIN_KEY.items()}
         plain = dict(flat(from_values(chosen).resolved()))
+        first = dict(flat(from_values({}).resolved()))
+        plain |= {f"{section}.{main}": first[f"{section}.{main}"] for section, main in MAIN_KEY.items()}
         here = dict(flat(resolved))
         # The number of threads is written out by every run.
         return {key for key in here if here[key] != plain.get(key) and key != "engine.threads"}

@@ -115,9 +115,10 @@ def project(features: Tensor, projection: Projection, seed: int) -> NDArray[np.f
     unit = F.normalize(features.double(), dim=1).numpy()
     if len(unit) < 3:
         return np.linspace(0, 1, len(unit))[:, None].repeat(2, axis=1)
-    from sklearn.decomposition import PCA
-
-    components = PCA(min(COMPONENTS, *unit.shape), svd_solver="full").fit_transform(unit)
+    left, sizes, _ = np.linalg.svd(unit - unit.mean(axis=0), full_matrices=False)
+    if sizes[0] < 1e-9:  # collapsed: all images are one point
+        return np.full((len(unit), 2), 0.5)
+    components = (left * sizes)[:, :COMPONENTS]
     state = derive(seed, "report", "map") % 2**32
     if projection == "pca" or len(unit) < 10:
         points = np.pad(components, ((0, 0), (0, 1)))[:, :2]

@@ -51,6 +51,8 @@ def _what(run: RunFiles) -> str:
             if isinstance(share, int)
             else f", {100 * share:g} % of which take part in a round"
         )
+    if run.config is not None and not run.config.engine.has_server:
+        method = f"{method}, without a server ({run.config.engine.name}),"
     done = _count(run.rounds, "round")
     if not run.result:
         done = f"{run.done} of {done} so far"
@@ -96,7 +98,7 @@ def _outcome(run: RunFiles) -> str:
         probe["protocol"], f"The probe {probe['protocol']}"
     )
     compared = (
-        f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "the same as"
+        f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "level with"
     )
     whose = "" if probe["model"] == "global" else f" ({probe['model']})"
     return (
@@ -187,10 +189,12 @@ def _tested(best: Group, second: Group, found: dict[str, Any]) -> str:
     shared, p = len(found["seeds"]), found["p"]
     if shared < 2:
         return "Whether that is more than chance cannot be said: they share fewer than two seeds."
-    by = f"{100 * found['mean']:+.1f} points on average over {shared} shared seeds"
+    by = f"{100 * found['mean']:+.1f} points on average over {shared} seeds"
     how = "" if p is None else f" (paired t-test: p = {p:.2g})"
+    sure = p is not None and p < 0.05
+    ahead = "beyond chance" if sure else "in every shared seed"
     verdict = {
-        "higher": f"{best.name} is ahead of {second.name} beyond chance: {by}{how}.",
+        "higher": f"{best.name} is ahead of {second.name} {ahead}: {by}{how}.",
         "undecided": f"Between the two it is undecided: {by}{how}.",
         "the same": f"On shared seeds they are the same: {by}.",
     }

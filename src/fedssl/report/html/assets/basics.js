@@ -63,7 +63,7 @@ function spreadText(cell, unit) {
   if (!cell) return NONE;
   if (cell.spread === null) return written(cell.mean, unit);
   if (unit === "percent") return `${(100 * cell.mean).toFixed(1)} ± ${(100 * cell.spread).toFixed(1)} %`;
-  return `${written(cell.mean, unit)} ± ${written(cell.spread, unit)}`;
+  return `${written(cell.mean, unit)} ± ${written(unit === "number" ? Number(cell.spread.toPrecision(2)) : cell.spread, unit)}`;
 }
 
 const PALETTE = 10;

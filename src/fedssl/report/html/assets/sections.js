@@ -23,10 +23,11 @@ const story = (run) => [
 
 function buildSummary({ summary, runs }) {
   if (runs.length === 1) return [story(runs[0]), tiles(runs[0].facts)];
-  const warned = runs.filter((run) => run.warnings.length);
+  const warned = new Map(); // by warning, the runs that it is about
+  for (const run of runs) for (const text of run.warnings) warned.set(text, [...(warned.get(text) || []), runLabel(run)]);
   return [
     summary.map((sentence) => html("p", {}, sentence)),
-    warned.map((run) => note(`${runLabel(run)}: ${run.warnings.join(" ")}`)),
+    [...warned].map(([text, names]) => note(`${names.join(", ")}: ${text}`)),
   ];
 }
 
@@ -195,7 +196,7 @@ function buildClients({ partition, clients, site }, set) {
         by && segmented("bars", [["images", "images"], ["shares", "shares"]], state.shares ? "shares" : "images", (value) => set({ shares: value === "shares" }))),
       html("div", { class: partition.sizes.length <= 12 ? "square" : null }, partitionChart(partition, by, Boolean(by && state.shares))),
       by && legend(`${by.kind} colours`, by.names.map((name, place) => ({ name, paint: colour(place, by.names.length) }))),
-      !by && !site && html("p", { class: "soft" }, "Which classes a client has is not recorded for this run: bars are sizes."),
+      !by && !site && html("p", { class: "soft" }, "Without labels, bars are sizes."),
     ],
     html("h3", {}, "Each client"),
     sortable({

@@ -1,3 +1,5 @@
 """A site's end."""
 
-from fedssl.engines.flower.client import app as app
+from fedssl.engines.flower import client
+
+app = client.app

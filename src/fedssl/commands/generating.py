@@ -1,0 +1,38 @@
+"""generate: what people do with the generators of a run."""
+
+from __future__ import annotations
+
+import argparse
+
+from fedssl.commands.command import Command
+
+
+def _generate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the folder of a run with objective.name=gan, conditional-gan, vae, …")
+    parser.add_argument(
+        "what",
+        help="grid, clients, labels: pictures; fid; probe, predict-client: what features know; "
+        "restyle, anonymize; adapt: to new clients; simpson",
+    )
+    parser.add_argument(
+        "options", nargs="*", metavar="key=value", help="options of it (see docs/generative.md)"
+    )
+    parser.add_argument("-o", "--out", metavar="FOLDER", help="where pictures go (default RUN/generated)")
+
+
+def _generate(options: argparse.Namespace) -> None:
+    import json
+
+    from fedssl.config import parse_overrides
+    from fedssl.generative.use import generate
+    from fedssl.rundir import RunDir
+
+    found = generate(RunDir.open(options.run), options.what, parse_overrides(options.options), options.out)
+    print(json.dumps(found, indent=2))
+
+
+COMMANDS = {
+    "generate": Command(
+        "draw, judge and re-style images with a run's generators", _generate_arguments, _generate
+    )
+}

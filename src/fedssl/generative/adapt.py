@@ -1,0 +1,58 @@
+"""Take a trained federation to new clients with looks of their own (PaDPaF, appendix C.2.1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from fedssl import experiment
+from fedssl.checkpoint import Checkpoints
+from fedssl.config import load
+from fedssl.engines.memory import MemoryStore
+from fedssl.evaluation.protocols import bring_back
+from fedssl.generative.grids import Grid, Labels
+from fedssl.generative.sampling import Studio
+from fedssl.generative.use import Use
+from fedssl.report.listener import Listener
+from fedssl.rundir import RunDir
+from fedssl.state import ServerState
+
+
+class Adapt(Use):
+    """A new run whose server begins with what was trained here, and whose clients are new.
+
+    It is a run like others, in the folder `adapted`: it can be stopped, resumed and looked at.
+    """
+
+    rounds: int = Field(25, ge=1, description="communication rounds")
+    clients: int = Field(3, ge=1, description="number of new clients")
+    shift: str = Field("padpaf-new", description="their looks (see `fedssl list shifts`)")
+
+    def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
+        path = folder / f"adapted-{self.rounds}"
+        directory = RunDir.open(path) if (path / "config.toml").exists() else self._begin(studio, path)
+        experiment.resume(path, Listener())
+        new = Studio(bring_back(directory, {}))
+        found: dict[str, Any] = {"run": str(path), "rounds": self.rounds}
+        found |= Grid(name="grid").do(new, folder)
+        if new.classes:
+            found |= Labels(name="labels").do(new, folder)
+        return found
+
+    def _begin(self, studio: Studio, path: Path) -> RunDir:
+        """A run that stands before its first round, with the trained server."""
+        keys = {
+            "rounds": self.rounds,
+            "shift": {"name": self.shift},
+            "partition.clients": self.clients,
+            "partition.workers": 0,
+        }
+        # First the server's state, then the config that makes a run of the folder: a run that is killed
+        # in between is begun anew, and not resumed from an untrained server.
+        checkpoints = path / "checkpoints"
+        writer = Checkpoints(checkpoints, 0, MemoryStore(checkpoints / "clients", 0))
+        writer.save(0, ServerState(studio.run.server.models), {})
+        writer.wait()
+        return RunDir.create(path, load(studio.run.trained.resolved(), keys))

@@ -1,0 +1,443 @@
+"""A run over a grid is the run on one machine; nodes that come, go, lag or lie cost what they should."""
+
+import json
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from tests.engines.flower.grid import FakeGrid, FakeNode, at_sites, run_with, site_folders
+from tests.small import SMALL, digest, small_run
+
+import fedssl
+from fedssl.config import load
+from fedssl.engines.flower import messages, nodes
+from fedssl.errors import ConfigError, RunError
+from fedssl.methods import METHODS
+from fedssl.rundir import RunDir
+from fedssl.storage import load_tensors
+
+CASES = [("simclr", "fedavg"), ("byol", "fedema"), ("moco-v2", "fedavg"), ("simclr", "standalone")]
+CASES += [("byol", method) for method in ("fedper", "featarc") if method in METHODS]
+QUEUE = {"moco-v2": {"objective.queue": 32}}
+
+BASE = {**SMALL, "partition": {"scheme": "classes", "clients": 3, "classes": 4}, "views": {"flip": 0.0}}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(nodes, "GRID_RUNS", 0.01)
+
+
+def simulated_nodes(count):
+    return [FakeNode(100 + number, {"partition-id": number}) for number in reversed(range(count))]
+
+
+def site_nodes(tmp_path, config, named=True):
+    """Nodes at sites with the images of a local federation; without a name they are asked for it."""
+    found = []
+    for client, folder in enumerate(site_folders(config, tmp_path / "data")):
+        state = tmp_path / "state" / f"site-{client}"
+        about = {"data": str(folder), "state": str(state), "name": f"site-{client}"}
+        found.append(FakeNode(500 - client, about, f"site-{client}" if named else ""))
+    return found
+
+
+def tensors(run, round):
+    return load_tensors(run / "checkpoints" / f"round-{round:06d}.safetensors")[0]
+
+
+def assert_same_server(first, second, round):
+    """Bit by bit, all that the server knows after a round."""
+    mine, theirs = tensors(first, round), tensors(second, round)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+# --- the same bits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("objective", "method"), CASES)
+def test_simulated_nodes_give_the_same_bits_as_one_process(tmp_path, objective, method):
+    keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
+    local = small_run(tmp_path / "local", **keys)
+    config = load(SMALL, {**keys, "engine.name": "flower"})
+    run_with(FakeGrid(simulated_nodes(5)), config, tmp_path / "grid")
+    assert digest(tmp_path / "grid") == digest(local)
+    assert_same_server(tmp_path / "grid", local.path, 3)
+    again = fedssl.Run(tmp_path / "grid").metrics
+    assert [line["loss"] for line in again] == [line["loss"] for line in local.metrics]
+    assert [line["bytes_up"] for line in again] == [line["bytes_up"] for line in local.metrics]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("objective", "method"), [case for case in CASES if case[1] != "standalone"])
+def test_sites_with_folders_of_their_own_give_the_same_bits(tmp_path, objective, method, named):
+    if not named and method != "fedema":
+        pytest.skip("how nodes are named does not depend on the method")
+    keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
+    local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
+    grid = FakeGrid(site_nodes(tmp_path, load(BASE), named))
+    run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
+    assert_same_server(tmp_path / "grid", local.path, 3)
+    if method in ("fedavg", "fedema"):
+        assert digest(tmp_path / "grid") == digest(local)
+
+
+def test_sixteen_bits_on_the_wire_are_the_same_everywhere(tmp_path):
+    keys = {"objective": "byol", "method": "fedema", "wire.dtype": "float16"}
+    local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
+    exact = fedssl.run(BASE, out=tmp_path / "exact", quiet=True, **{**keys, "wire.dtype": "float32"})
+    grid = FakeGrid(site_nodes(tmp_path, load(BASE)))
+    run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
+    assert digest(tmp_path / "grid") == digest(local) != digest(exact)
+    assert 0.5 < local.metrics[0]["bytes_up"] / exact.metrics[0]["bytes_up"] < 0.52  # counters stay int64
+
+
+def test_bytes_in_the_metrics_are_those_that_are_sent(tmp_path):
+    grid = FakeGrid(site_nodes(tmp_path, load(BASE)))
+    run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1), tmp_path / "grid")
+    (line,) = fedssl.Run(tmp_path / "grid").metrics
+    trained = [m for m in grid.down if m.metadata.message_type == messages.TRAIN]
+    for sent, counted in ((trained, line["bytes_down"]), (grid.up[:3], line["bytes_up"])):
+        size = sum(len(data) for message in sent for data in messages.tensors_of(message.content))
+        assert counted < size < 1.5 * counted  # names and shapes come on top
+
+
+# --- what leaves a site ---------------------------------------------------------------------------
+
+
+def test_no_image_and_no_private_tensor_leaves_a_site(tmp_path):
+    keys = {"objective": "byol", "method": "fedavg"}  # every client keeps a target network of its own
+    grid = FakeGrid(site_nodes(tmp_path, load(BASE)))
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
+    run_with(grid, config, tmp_path / "grid")
+    sent = b"".join(data for reply in grid.up for data in messages.tensors_of(reply.content))
+    texts = "".join(json.dumps(messages.text_of(reply.content)) for reply in grid.up)
+    kept = list((tmp_path / "state").rglob("round-*.safetensors"))
+    assert len(kept) >= 3
+    for file in kept:
+        memory, _ = load_tensors(file)
+        assert memory
+        for name, value in memory.items():
+            assert name.startswith("target.")
+            if value.is_floating_point() and value.numel() > 8:
+                assert value.numpy().tobytes() not in sent
+    assert "png" not in texts
+    for reply in grid.up:
+        for data in messages.tensors_of(reply.content):
+            assert not any(name.startswith("target.") for name in messages.wire.unpacked(data, 1 << 30))
+
+
+def test_what_a_site_keeps_is_pruned_and_delivered(tmp_path):
+    grid = FakeGrid(site_nodes(tmp_path, load(BASE)))
+    keys = {"objective": "byol", "method": "fedema", "rounds": 4}
+    run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
+    for client in range(3):
+        (place,) = (tmp_path / "state" / f"site-{client}" / "runs").iterdir()
+        rounds = sorted(int(file.stem[-6:]) for file in (place / "memories" / str(client)).iterdir())
+        assert rounds[-1] == 4
+        assert 1 not in rounds
+        state, _ = load_tensors(place / "encoder.safetensors")
+        assert json.loads((place / "encoder.json").read_text())["trained"] == f"client {client}"
+        assert state.keys() == load_tensors(tmp_path / "grid" / "encoder.safetensors")[0].keys()
+
+
+def test_a_site_that_lost_its_disk_begins_again(tmp_path):
+    class Forgetful(FakeNode):
+        def answer(self, message):
+            for file in (tmp_path / "state" / "site-1").rglob("round-*.safetensors"):
+                file.unlink()
+            return super().answer(message)
+
+    found = site_nodes(tmp_path, load(BASE))
+    found[1] = Forgetful(77, found[1].context.node_config, "site-1")
+    keys = {"objective": "byol", "method": "fedema"}
+    run_with(FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
+    for line in fedssl.Run(tmp_path / "grid").metrics:
+        assert line["failed"] == []
+        lost = [client["client"] for client in line["clients"] if client.get("memory_lost")]
+        assert lost == ([1] if line["round"] > 1 else [])
+
+
+# --- nodes that come and go -----------------------------------------------------------------------
+
+
+class Scripted(FakeNode):
+    """Does something of its own before it answers in a round."""
+
+    def __init__(self, node, script):
+        super().__init__(node.info.node_id, node.context.node_config, node.info.name)
+        self.script = script
+
+    def answer(self, message):
+        if message.metadata.message_type == messages.TRAIN:
+            spoiled = self.script(self, int(message.metadata.group_id), message)
+            if spoiled is not None:
+                return spoiled
+        return super().answer(message)
+
+
+def three_sites(tmp_path, script):
+    found = site_nodes(tmp_path, load(BASE))
+    found[1] = Scripted(found[1], script)
+    return found
+
+
+def failures(out):
+    return [
+        (line["round"], failure["client"], failure["reason"])
+        for line in fedssl.Run(out).metrics
+        for failure in line["failed"]
+    ]
+
+
+def test_a_node_that_goes_and_returns_costs_its_own_rounds(tmp_path):
+    from flwr.app.error import Error
+
+    def script(node, round, message):
+        if round == 2:
+            node.online = False
+            return Message(Error(3, "the node is not available"), reply_to=message)
+        return None
+
+    found = three_sites(tmp_path, script)
+
+    class Returning(FakeGrid):
+        def push_messages(self, pushed):
+            if pushed and pushed[0].metadata.group_id == "3":
+                found[1].online = True  # too late for round 3, in time for round 4
+                found[1].restart()
+            return super().push_messages(pushed)
+
+    out = tmp_path / "grid"
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=4, **{"participation.min_clients": 2})
+    run_with(Returning(found), config, out)
+    assert failures(out) == [(2, 1, "no answer: the node is not available")]
+    took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
+    assert took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
+
+
+def test_a_slow_node_is_left_out_until_it_has_answered(tmp_path):
+    found = site_nodes(tmp_path, load(BASE))
+
+    class Slow(FakeGrid):
+        def push_messages(self, pushed):
+            round = pushed[0].metadata.group_id
+            found[1].silent = round in ("2", "3")
+            return super().push_messages(pushed)
+
+    out = tmp_path / "grid"
+    keys = {"participation.timeout": 5.0, "participation.min_clients": 2}
+    began = time.monotonic()
+    run_with(Slow(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=4, **keys), out)
+    assert failures(out) == [(2, 1, "too late: no answer after participation.timeout, 5 s")]
+    took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
+    assert took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
+    assert time.monotonic() - began > 5
+
+
+def test_a_node_that_was_started_anew_in_mid_round_is_not_waited_for(tmp_path, monkeypatch):
+    from fedssl.engines.flower import server
+
+    monkeypatch.setattr(server, "LOOK", 0.1)
+    found = site_nodes(tmp_path, load(BASE))
+
+    class Restarting(FakeGrid):
+        def push_messages(self, pushed):
+            ids = super().push_messages(pushed)
+            if pushed[0].metadata.group_id == "2":
+                found[2].silent = True
+                found[2].restart()
+            elif pushed[0].metadata.group_id == "3":
+                found[2].silent = False
+            return ids
+
+    out = tmp_path / "grid"
+    run_with(Restarting(found), at_sites(BASE, ["site-0", "site-1", "site-2"]), out)
+    assert failures(out) == [(2, 2, "its node was started anew in mid-round")]
+    assert len(fedssl.Run(out).metrics[2]["clients"]) == 3
+
+
+def test_the_first_to_answer_are_enough_with_an_overshoot(tmp_path):
+    found = site_nodes(tmp_path, load(BASE))
+    found[0].silent = True
+    out = tmp_path / "grid"
+    keys = {"participation.per_round": 2, "participation.overshoot": 0.5, "rounds": 1}
+    run_with(FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), out)
+    (line,) = fedssl.Run(out).metrics
+    assert [client["client"] for client in line["clients"]] == [1, 2]
+    assert line["unused"] == [0]
+    assert line["failed"] == []
+
+
+def test_the_server_waits_for_enough_sites_and_says_for_whom(tmp_path):
+    found = site_nodes(tmp_path, load(BASE))
+    found[2].online = False
+
+    class Late(FakeGrid):
+        looks = 0
+
+        def get_nodes(self):
+            self.looks += 1
+            found[2].online = self.looks > 20
+            return super().get_nodes()
+
+    keys = {"participation.min_clients": 3, "rounds": 1, "engine.patience": 0.0}
+    grid = Late(found)
+    notes = run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
+    assert notes.said[0] == "waiting for site-2 (2 of 3 are connected)"
+    assert grid.looks > 20
+
+
+def test_a_stranger_is_left_out_by_name(tmp_path):
+    found = [*site_nodes(tmp_path, load(BASE)), FakeNode(9, {}, "site-9"), FakeNode(10, {"name": "evil"})]
+    notes = run_with(
+        FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1), tmp_path / "grid"
+    )
+    assert any("'site-9' is none of this run's clients" in said for said in notes.said)
+    assert any("'evil' is none of this run's clients" in said for said in notes.said)
+    assert len(fedssl.Run(tmp_path / "grid").metrics[0]["clients"]) == 3
+
+
+def test_a_server_that_was_stopped_goes_on_with_the_memories_at_the_sites(tmp_path):
+    keys = {"objective": "byol", "method": "fedema", "rounds": 4}
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
+    whole = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
+
+    class Stop(Exception):
+        pass
+
+    class Stopping(FakeGrid):
+        def pull_messages(self, ids):
+            found = super().pull_messages(ids)  # the sites have trained, and have written their memories
+            if any(self.asked[id].metadata.group_id == "3" for id in ids):
+                raise Stop
+            return found
+
+    found = site_nodes(tmp_path, load(BASE))
+    with pytest.raises(Stop):
+        run_with(Stopping(found), config, tmp_path / "grid")
+    run_with(FakeGrid(found), RunDir(tmp_path / "grid").config(), tmp_path / "grid")
+    assert digest(tmp_path / "grid") == digest(whole)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def spoiled(change):
+    """A script that answers honestly and then changes the upload."""
+
+    def script(node, round, message):
+        if round != 1:
+            return None
+        reply = FakeNode.answer(node, message)
+        text = messages.text_of(reply.content)
+        (data,) = messages.tensors_of(reply.content)
+        return Message(change(text, messages.wire.unpacked(data, 1 << 30)), reply_to=message)
+
+    return script
+
+
+def with_state(change):
+    def changed(text, state):
+        return messages.records(text, [messages.array(change(state), "float32")])
+
+    return changed
+
+
+def first_changed(change):
+    def changed(state):
+        name = min(name for name, value in state.items() if value.is_floating_point())
+        return {**state, name: change(state[name])}
+
+    return with_state(changed)
+
+
+def with_text(**said):
+    return lambda text, state: messages.records({**text, **said}, [messages.array(state, "float32")])
+
+
+def bytes_of(data, count=1):
+    array = Array(dtype="uint8", shape=(len(data),), stype="safetensors", data=data)
+    return lambda text, state: messages.records(text, [array] * count)
+
+
+RUBBISH = {
+    "is not finite": first_changed(lambda value: value * float("nan")),
+    "has shape (1,), not": first_changed(lambda value: value.flatten()[:1].clone()),
+    "global norms from the global model: participation.max_change is 10": with_state(
+        lambda state: {n: v * 100 if v.is_floating_point() else v for n, v in state.items()}
+    ),
+    "is torch.float64, not torch.float32": first_changed(
+        lambda value: value.double()[:0].new_zeros(value.shape)
+    ),
+    "tensors are missing, among them": with_state(lambda state: dict(list(state.items())[1:])),
+    "do not belong there, among them extra": with_state(lambda state: {**state, "extra": torch.zeros(1)}),
+    "bytes: at most": bytes_of(b"x" * 10_000_000),
+    "bytes that are no tensors": bytes_of(b"not tensors"),
+    "an answer with 2 uploads, not 1": bytes_of(b"", count=2),
+    "num_samples is 1,000,000,000,000, and participation.max_images is 1,000": with_text(num_samples=10**12),
+    "num_samples is -1": with_text(num_samples=-1),
+    "loss is nan": with_text(loss=float("nan")),
+    "mu is inf": with_text(values={"mu": float("inf")}),
+    "unknown key 'evil'": with_text(evil=1),
+    "values": with_text(values={f"v{number}": 1.0 for number in range(100)}),
+    "a message without text, or with too much of it": lambda text, state: RecordDict(
+        {"text": ConfigRecord({"json": "[" * 100_000})}
+    ),
+    "a message whose text is no JSON": lambda text, state: RecordDict(
+        {"text": ConfigRecord({"json": "[" * 9999})}
+    ),
+    "a message without text": lambda text, state: RecordDict({"tensors": ArrayRecord({})}),
+}
+
+
+@pytest.mark.parametrize("reason", RUBBISH)
+def test_rubbish_is_refused_with_the_reason_and_costs_one_contribution(tmp_path, reason):
+    found = three_sites(tmp_path, spoiled(RUBBISH[reason]))
+    keys = {"rounds": 2, "participation.max_change": 10.0, "participation.max_images": 1000}
+    out = tmp_path / "grid"
+    run_with(FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), out)
+    ((round, client, said),) = failures(out)
+    assert (round, client) == (1, 1)
+    assert reason in said
+    assert [client["client"] for client in fedssl.Run(out).metrics[1]["clients"]] == [0, 1, 2]
+
+
+def test_a_cluster_that_does_not_exist_is_refused(tmp_path):
+    if "featarc" not in METHODS:
+        pytest.skip("FeatARC has not landed")
+
+    def script(node, round, message):
+        return spoiled(with_text(values={"cluster": 7}))(node, 1, message) if round == 2 else None
+
+    out = tmp_path / "grid"
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], method="featarc", rounds=2)
+    run_with(FakeGrid(three_sites(tmp_path, script)), config, out)
+    ((_, client, said),) = failures(out)
+    assert client == 1
+    assert "cluster 7" in said
+
+
+def test_configs_that_make_no_sense_at_sites(tmp_path):
+    sites = ["site-0", "site-1"]
+    for keys, said in [
+        ({"data.size": 0}, "set data.size and data.channels"),
+        ({"objective": "supervised"}, "needs labels"),
+        ({"method": "centralized"}, "all images in one place"),
+        ({"method": "standalone"}, "shares nothing"),
+        ({"wire.max_mb": 1, "model.width": 64, "model.projector_hidden": 512}, "wire.max_mb=1 is too little"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            run_with(FakeGrid([]), at_sites(BASE, sites, **keys), tmp_path / said[:5])
+
+
+def test_a_run_of_sites_is_not_resumed_as_a_simulation(tmp_path):
+    config = at_sites(BASE, ["site-0"])
+    RunDir.create(tmp_path / "a", config)
+    with pytest.raises(RunError, match="go on with `fedssl server`"):
+        fedssl.resume(tmp_path / "a", quiet=True)

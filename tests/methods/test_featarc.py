@@ -1,0 +1,401 @@
+"""FeatARC: who trains which cluster model, what is added to the loss, what the server makes of uploads."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tests.small import QUEUE, digest, small_run
+from torch import nn
+from torch.nn import functional as F
+
+from fedssl.aggregation.fedavg import FedAvg as Mean
+from fedssl.aggregation.server_optimizer import ServerOptimizer
+from fedssl.config import ModelConfig, load
+from fedssl.data.views import plain
+from fedssl.errors import ConfigError, RunError
+from fedssl.evaluation.protocols import bring_back
+from fedssl.methods.clusters import Clusters, FirstClusters, by_direction
+from fedssl.methods.featarc import Anchor, FeatARC, aligned_loss
+from fedssl.methods.method import ServerTools
+from fedssl.methods.training import Batch
+from fedssl.objectives.byol import BYOL
+from fedssl.objectives.mae import MAE
+from fedssl.objectives.moco import MoCoV2
+from fedssl.objectives.simclr import SimCLR
+from fedssl.objectives.simsiam import SimSiam
+from fedssl.state import Broadcast, ClientMemory, ServerState, Upload, restore, snapshot
+
+HEADS = ModelConfig(projector_hidden=16, projector_out=8, predictor_hidden=16)
+
+
+class Narrow(nn.Module):
+    """An encoder of little: three features of an 8×8 image."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, stride=4)
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, images):
+        return F.relu(self.norm(self.conv(images))).mean(dim=(2, 3))
+
+
+class Images:
+    """A client's images, without a data set around them."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def batch(self, positions):
+        return self.x[positions], None
+
+
+def images(count=6, seed=0):
+    return torch.randint(
+        0, 256, (count, 8, 8, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def a_client(objective, method, x=None, seed=0):
+    """A client with a narrow model of that objective and method."""
+    from tests.toys import a_client as bare
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = objective.build(Narrow(), 3, HEADS)
+        model.extend(method.parts(model, None, HEADS))  # type: ignore[arg-type]
+    client = bare(model)
+    client.objective = objective
+    client.images = Images(images() if x is None else x)
+    client.views = type("Views", (), {"mean": 0.5, "std": 0.25})()
+    return client
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+def a_batch(seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    views = [torch.randn(6, 1, 8, 8, generator=rng) for _ in range(2)]
+    return Batch(images(), views, None, rng, torch.arange(6))
+
+
+@pytest.mark.parametrize("objective", [SimCLR(), SimSiam(), BYOL(), SimSiam(predictor=False)], ids=repr)
+def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(objective):
+    """Line 10 of Algorithm 2, computed anew with passes of its own."""
+    weight = 0.7
+    client = a_client(objective, FeatARC(align=weight))
+    model = client.model
+    start = snapshot(model)
+    # The anchor is another network than the one that is trained.
+    for name, value in model.named_parameters():
+        if not name.startswith("anchor."):
+            value.data += 0.05
+    before = snapshot(model)
+    model.train()
+    batch = a_batch()
+    found = aligned_loss(client, weight)(batch)
+
+    restore(model, before)
+    model.train()
+    own = objective.loss(model, batch.views, None, batch.rng)
+    restore(model, before)
+    parts = [part for part in ("encoder", "projector", "predictor") if model.has(part)]
+    if isinstance(objective, SimCLR):  # both views share one pass, and so their batch statistics
+        p = nn.Sequential(*(model.part(name) for name in parts))(torch.cat(batch.views)).chunk(2)
+    else:
+        p = [nn.Sequential(*(model.part(name) for name in parts))(view) for view in batch.views]
+    given = objective.build(Narrow(), 3, HEADS)
+    restore(given, {name: value for name, value in start.items() if not name.startswith("anchor.")})
+    given.eval()
+    z = given.part("projector")(given.part("encoder")(plain(batch.images, 0.5, 0.25))).detach()
+    distances = [-(F.normalize(each) * F.normalize(z)).sum(1).mean() for each in p]
+    expected = own + weight * (distances[0] + distances[1]) / 2
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_given_model_takes_no_gradient_and_keeps_its_statistics():
+    client = a_client(SimCLR(), FeatARC())
+    before = snapshot(client.model)
+    client.model.train()
+    aligned_loss(client, 1.0)(a_batch()).backward()
+    anchor = client.model.part("anchor")
+    assert not anchor.training
+    assert all(value.grad is None for value in anchor.parameters())
+    after = snapshot(client.model)
+    for name in before:
+        if name.startswith("anchor."):
+            assert torch.equal(before[name], after[name])
+    assert not torch.equal(before["encoder.norm.running_mean"], after["encoder.norm.running_mean"])
+    trained = {id(value) for value in SimCLR().trained(client.model)}
+    assert not trained & {id(value) for value in anchor.parameters()}
+
+
+def test_views_that_the_objective_does_not_predict_itself_are_predicted():
+    """MoCo's online network sees first views only."""
+    client = a_client(MoCoV2(queue=8), FeatARC())
+    client.model.train()
+    rows = []
+    client.model.part("projector").register_forward_hook(lambda _m, _i, output: rows.append(len(output)))
+    aligned_loss(client, 1.0)(a_batch())
+    assert rows == [6, 6, 6]
+
+
+def test_it_aligns_features_where_there_is_no_projector():
+    mae, config = MAE(decoder_width=8, decoder_depth=1, decoder_heads=1), ModelConfig(patch=4)
+    from timm.models.vision_transformer import VisionTransformer
+
+    encoder = VisionTransformer(
+        img_size=8, patch_size=4, in_chans=1, num_classes=0, embed_dim=8, depth=1, num_heads=1,
+        class_token=False, global_pool="avg", fc_norm=False,
+    )  # fmt: skip
+    model = mae.build(encoder, 8, config)
+    model.extend(FeatARC().parts(model, None, config))  # type: ignore[arg-type]
+    client = a_client(SimCLR(), FeatARC())
+    client.model, client.objective = model, mae
+    batch = a_batch()
+    one = Batch(batch.images, batch.views[:1], None, torch.Generator().manual_seed(3), batch.positions)
+    found = aligned_loss(client, 1.0)(one)
+    own = mae.loss(model, one.views, None, torch.Generator().manual_seed(3))
+    z = encoder(plain(one.images, 0.5, 0.25))
+    torch.testing.assert_close(found, own - F.cosine_similarity(encoder(one.views[0]), z).mean())
+
+
+# --- which cluster --------------------------------------------------------------------------------
+
+
+def turned(client, amount):
+    """The client's model with other weights in its first layer."""
+    state = snapshot(client.model)
+    state["encoder.conv.weight"] = state["encoder.conv.weight"] + amount
+    return state
+
+
+def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
+    method = FeatARC(clusters=3)
+    client = a_client(SimCLR(), method)
+    shared = method.shared(client.model)
+    states = [turned(client, amount) for amount in (0.5, 0.02, -0.5)]
+    models = [{name: state[name] for name in shared} for state in states]
+    own = {name: value for name, value in turned(client, 0.0).items() if name.startswith("encoder.")}
+    log = method.receive(client, Broadcast(models), ClientMemory(own))
+    assert log["cluster"] == 1
+
+    def features(state):
+        fresh = Narrow().eval()
+        fresh.load_state_dict(
+            {name[8:]: value for name, value in state.items() if name.startswith("encoder.")}
+        )
+        return fresh(plain(client.images.x, 0.5, 0.25)).detach()
+
+    cosines = [float(F.cosine_similarity(features(own), features(model)).mean()) for model in models]
+    assert max(cosines) == pytest.approx(log["alignment"], abs=1e-6)
+    assert cosines.index(max(cosines)) == 1
+    # It trains the model it chose, is aligned with it, and nothing of its own last model remains.
+    after = client.model.state_dict()
+    for name in shared:
+        assert torch.equal(after[name], models[1][name])
+    assert torch.equal(after["anchor.encoder.conv.weight"], models[1]["encoder.conv.weight"])
+    assert client.received is models[1]
+
+
+def test_equal_models_leave_the_first_and_align_only_asks_nothing():
+    method = FeatARC(clusters=2)
+    client = a_client(SimCLR(), method)
+    model = {name: client.initial[name] for name in method.shared(client.model)}
+    log = method.receive(client, Broadcast([model, model]), ClientMemory())
+    assert log == {"cluster": 0, "alignment": pytest.approx(1.0)}
+    alone = FeatARC(clusters=1)
+    client = a_client(SimCLR(), alone)
+    client.images = None  # would fail if features were taken
+    assert alone.receive(client, Broadcast([model]), ClientMemory()) == {"cluster": 0}
+
+
+def test_what_stays_on_the_client():
+    method = FeatARC()
+    model = a_client(BYOL(), method).model
+    kept, shared = method.kept(model), method.uploaded(model)
+    assert {name.split(".")[0] for name in shared} == {"encoder", "projector", "predictor"}
+    assert {name.split(".")[0] for name in kept} == {"encoder", "target"}  # its last encoder, to compare
+    assert {name.split(".")[0] for name in FeatARC(clusters=1).kept(model)} == {"target"}
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+def tools(**optimizer):
+    return ServerTools(Mean(), ServerOptimizer(**optimizer), frozenset(), frozenset({"w"}))
+
+
+def upload(client, value, cluster, samples=1):
+    values = {} if cluster is None else {"cluster": cluster}
+    return Upload(client, {"w": torch.tensor(value)}, samples, values=values)
+
+
+def test_cluster_models_are_the_means_of_their_members_by_hand():
+    server = ServerState([{"w": torch.tensor([0.0])}, {"w": torch.tensor([10.0])}])
+    fold = Clusters(server, 2, tools())
+    for each in (upload(0, [1.0], 0), upload(3, [5.0], 1), upload(4, [4.0], 0, samples=2)):
+        fold.add(each)
+    models = fold.finish().models
+    assert models[0]["w"].tolist() == [3.0]  # (1·1 + 2·4) / 3
+    assert models[1]["w"].tolist() == [5.0]
+
+
+def test_an_empty_cluster_keeps_its_model():
+    server = ServerState([{"w": torch.tensor([0.0])}, {"w": torch.tensor([10.0])}])
+    fold = Clusters(server, 2, tools())
+    fold.add(upload(0, [1.0], 0))
+    assert fold.finish().models[1] is server.models[1]
+
+
+def test_the_server_optimizer_remembers_each_cluster_apart():
+    """Momentum ½: after a first step of 1, a second one of 1 moves by 1.5."""
+    server = ServerState([{"w": torch.tensor([0.0])}, {"w": torch.tensor([0.0])}])
+    momentum = tools(optimizer="sgd", momentum=0.5)
+    for number, moved in ((2, (1.0, 2.0)), (3, (2.0, 4.0))):
+        fold = Clusters(server, number, momentum)
+        for cluster, value in enumerate(moved):
+            fold.add(upload(cluster, [value], cluster))
+        server = fold.finish()
+    assert server.models[0]["w"].item() == pytest.approx(2.5)
+    assert server.models[1]["w"].item() == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("cluster", [2, -1, 0.5, None])
+def test_a_cluster_that_does_not_exist_is_an_error(cluster):
+    server = ServerState([{"w": torch.tensor([0.0])}] * 2)
+    with pytest.raises(RunError, match=r"client 7 names cluster .*: there are 2"):
+        Clusters(server, 2, tools()).add(upload(7, [1.0], cluster))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_clusters_follow_client_ids_whatever_the_order_of_arrival(order):
+    moves = {2: [1.0, 0.1], 5: [0.1, 1.0], 7: [1.1, 0.0], 9: [0.0, 0.9]}
+    server = ServerState([{"w": torch.zeros(2)}] * 2)
+    uploads = [upload(client, move, 0) for client, move in moves.items()]
+    fold = FirstClusters(server, 1, tools())
+    for place in order:
+        fold.add(uploads[place])
+        # The loop lets go of an upload's tensors at once.
+        kept, uploads[place].state = uploads[place].state, {}
+        assert kept
+    first = fold.finish()
+    assert [each.values["cluster"] for each in uploads] == [0, 1, 0, 1]  # clients 2, 5, 7, 9
+    torch.testing.assert_close(first.models[0]["w"], torch.tensor([1.05, 0.05]))
+    torch.testing.assert_close(first.models[1]["w"], torch.tensor([0.05, 0.95]))
+    later = Clusters(first, 2, tools())
+    for place in order:
+        client, move = list(moves.items())[place]
+        later.add(upload(client, move, uploads[place].values["cluster"]))
+    for found, expected in zip(later.finish().models, first.models, strict=True):
+        torch.testing.assert_close(found["w"], expected["w"])
+
+
+def test_directions_and_not_lengths_make_the_first_clusters():
+    vectors = [torch.tensor(v) for v in ([5.0, 0.0], [0.0, 0.1], [0.1, 0.0], [0.0, 5.0], [2.0, 0.2])]
+    assert by_direction(vectors, 2) == [0, 1, 0, 1, 0]
+    assert by_direction(vectors, 1) == [0] * 5
+    assert by_direction(vectors[:2], 3) == [0, 1]
+
+
+def test_first_clusters_agree_with_scikit_learn():
+    from sklearn.cluster import AgglomerativeClustering
+
+    rng = np.random.default_rng(0)
+    for clusters in (2, 3, 4):
+        points = rng.normal(size=(9, 5))
+        unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+        known = AgglomerativeClustering(clusters, linkage="ward").fit_predict(unit).tolist()
+        order = list(dict.fromkeys(known))
+        found = by_direction([torch.from_numpy(point) for point in points], clusters)
+        assert found == [order.index(label) for label in known]
+
+
+# --- whole runs -----------------------------------------------------------------------------------
+
+
+def test_one_cluster_without_alignment_is_fedavg_bit_for_bit(tmp_path):
+    keys = {"objective": "byol", "rounds": 2}
+    fedavg = small_run(tmp_path / "a", **keys)
+    found = small_run(tmp_path / "b", method={"name": "featarc", "clusters": 1, "align": 0.0}, **keys)
+    assert digest(found) == digest(fedavg)
+    assert [line["loss"] for line in found.metrics] == [line["loss"] for line in fedavg.metrics]
+    aligned = small_run(tmp_path / "c", method={"name": "featarc", "clusters": 1}, **keys)
+    assert digest(aligned) != digest(fedavg)
+
+
+@pytest.fixture(scope="module")
+def two_groups(tmp_path_factory):
+    """Clients 0–2 have digits, clients 3–5 have others, turned and inverted."""
+    from sklearn.datasets import load_digits
+
+    folder = tmp_path_factory.mktemp("groups")
+    known = load_digits()
+    x = (known.images[:768] / 16 * 255).astype(np.uint8)[..., None]
+    style = np.arange(len(x)) % 2
+    x[style == 1] = 255 - x[style == 1].transpose(0, 2, 1, 3)
+    names = {"classes": np.array([str(digit) for digit in range(10)]), "domains": np.array(["a", "b"])}
+    for split, part in (("train", slice(None)), ("test", slice(0, 100))):
+        np.savez(
+            folder / f"groups_{split}.npz", x=x[part], y=known.target[:768][part], domain=style[part], **names
+        )
+    return small_run(
+        folder / "run",
+        method="featarc",
+        rounds=3,
+        data={"name": "npz", "root": str(folder / "groups_train.npz")},
+        partition={"scheme": "domain", "per_domain": 3},
+        train={"epochs": 2, "batch_size": 32, "lr": 1e-3, "optimizer": "adam"},
+        probe={"protocol": "knn", "every": 0},
+    )
+
+
+def test_two_groups_of_clients_are_found(two_groups):
+    for line in two_groups.metrics:
+        assert [client["cluster"] for client in line["clients"]] == [0, 0, 0, 1, 1, 1]
+        assert line["failed"] == []
+
+
+def test_every_client_is_evaluated_with_its_own_cluster_and_a_model_is_probed_once(two_groups, monkeypatch):
+    (knn,) = two_groups.result["probes"]
+    assert knn["model"] == "cluster, mean of 6 clients"
+    finished = bring_back(two_groups.directory, {})
+    prober = finished.prober(finished.federation.train, finished.federation.test)
+    seen = []
+    run_all = type(prober).run_all
+    monkeypatch.setattr(
+        type(prober), "run_all", lambda self, encoder, *rest: seen.append(1) or run_all(self, encoder, *rest)
+    )
+    (again,) = finished.models.probe(prober, ["knn"], finished.server, finished.memory_rounds, limit=10)
+    assert len(seen) == 2 + 1  # two cluster models, and the untrained one
+    assert again["accuracy"] == knn["accuracy"]
+    one_by_one = []
+    for client in range(6):
+        encoder = finished.models.personal(finished.server, finished.memory_rounds, client)
+        cluster = 0 if client < 3 else 1
+        weight = finished.server.models[cluster]["encoder.conv1.weight"]
+        assert torch.equal(encoder.conv1.weight, weight)
+        one_by_one.append(run_all(prober, encoder, ["knn"])["knn"].accuracy)
+    assert knn["accuracy"] == pytest.approx(sum(one_by_one) / 6)
+
+
+@pytest.mark.parametrize("objective", ["simsiam", "moco-v2", "supervised"])
+def test_any_objective_also_with_partial_participation(tmp_path, objective):
+    keys = {"participation.per_round": 3, "train.epochs": 0.5, **QUEUE.get(objective, {})}
+    run = small_run(tmp_path / "a", objective=objective, method="featarc", rounds=2, **keys)
+    assert all(line["failed"] == [] for line in run.metrics)
+    assert all(client["cluster"] in (0, 1) for line in run.metrics for client in line["clients"])
+
+
+def test_options_are_checked():
+    for wrong in ({"clusters": 0}, {"align": -1.0}):
+        with pytest.raises(ConfigError):
+            load({"method": {"name": "featarc", **wrong}})
+    model = SimCLR().build(Narrow(), 3, HEADS)
+    assert isinstance(FeatARC().parts(model, None, HEADS)["anchor"].module, Anchor)
+    assert FeatARC(align=0.0).parts(model, None, HEADS) == {}
