@@ -19,6 +19,9 @@ SMALL: dict[str, Any] = {
     "log": {"tensorboard": False},
 }
 
+# Objectives that bring a generative model of their own and are trained by the method `padpaf`.
+GENERATIVE = ("gan", "conditional-gan", "linear-gan", "vae")
+
 QUEUE = {"moco-v1": {"objective.queue": 32}, "moco-v2": {"objective.queue": 32}}
 
 

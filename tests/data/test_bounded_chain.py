@@ -31,21 +31,20 @@ def test_every_image_is_dealt_once_and_sizes_are_within_bounds(labels, clients, 
 def test_the_chain_draws_what_rejection_draws():
     """Both sample Dirichlet(α) given the bounds: means over seeds agree within four standard errors."""
     labels, seeds = np.repeat(np.arange(10), 100), range(40)
-    for alpha in (0.05, 0.5):
-        drawn = {
-            sampler: [
-                partition(labels, "dirichlet-bounded", clients=4, alpha=alpha, sampler=sampler, seed=seed)
-                for seed in seeds
-            ]
-            for sampler in ("rejection", "chain")
-        }
-        for measure in (
-            lambda parts: earth_movers_distance(labels, parts),
-            lambda parts: sizes(parts).std(),
-            lambda parts: np.mean([len(np.unique(labels[part])) for part in parts]),
-        ):
-            a, b = (np.array([measure(parts) for parts in drawn[s]]) for s in ("rejection", "chain"))
-            assert abs(a.mean() - b.mean()) < 4 * np.sqrt((a.var() + b.var()) / len(seeds))
+    drawn = {
+        sampler: [
+            partition(labels, "dirichlet-bounded", clients=4, alpha=0.1, sampler=sampler, seed=seed)
+            for seed in seeds
+        ]
+        for sampler in ("rejection", "chain")
+    }
+    for measure in (
+        lambda parts: earth_movers_distance(labels, parts),
+        lambda parts: sizes(parts).std(),
+        lambda parts: np.mean([len(np.unique(labels[part])) for part in parts]),
+    ):
+        a, b = (np.array([measure(parts) for parts in drawn[s]]) for s in ("rejection", "chain"))
+        assert abs(a.mean() - b.mean()) < 4 * np.sqrt((a.var() + b.var()) / len(seeds))
 
 
 def test_at_a_small_alpha_clients_have_few_classes_and_at_a_large_one_all():

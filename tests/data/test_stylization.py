@@ -41,11 +41,11 @@ def test_a_style_is_fixed_and_images_do_not_touch_each_other(photo):
         assert torch.equal(styled[place], Stylization().apply(many[place : place + 1], 2, 5)[0])
 
 
-@pytest.mark.parametrize("clients", [2, 5, 20])
+@pytest.mark.parametrize("clients", [2, 9])
 def test_no_two_clients_have_the_same_style_and_none_has_none(photo, clients):
-    seen = [photo, *(Stylization().apply(photo, client, clients) for client in range(clients))]
-    apart = [(a.float() - b.float()).abs().mean() for a, b in itertools.combinations(seen, 2)]
-    assert min(apart) > 3  # of 255
+    seen = torch.stack([photo, *(Stylization().apply(photo, client, clients) for client in range(clients))])
+    apart = torch.pdist(seen.float().flatten(1), p=1) / photo.numel()
+    assert apart.min() > 3  # of 255
 
 
 def test_grey_images_have_distinct_styles_too():

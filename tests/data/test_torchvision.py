@@ -211,3 +211,19 @@ def test_download_goes_to_the_default_place(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     sets.load(DataConfig(name="mnist"), 0)
     assert asked[-1] == (str(tmp_path / "home" / ".cache" / "fedssl"), True)
+
+
+def test_celeba_knows_the_attributes_of_a_face(tmp_path: Path) -> None:
+    folder = tmp_path / "celeba" / "img_align_celeba"
+    folder.mkdir(parents=True)
+    for number in range(3):
+        Image.new("RGB", (178, 218)).save(folder / f"{number:06}.png")
+    (tmp_path / "celeba" / "list_eval_partition.txt").write_text("000000.png 0\n000001.png 0\n000002.png 2\n")
+    rows = "000002.png  1 -1\n000000.png -1  1\n000001.png  1  1\n"
+    (tmp_path / "celeba" / "list_attr_celeba.txt").write_text(f"3\nBald Smiling\n{rows}")
+    train, test = load("celeba", tmp_path)
+    assert train.attributes.tolist() == [[False, True], [True, True]]
+    assert test.attributes.tolist() == [[True, False]]
+    (tmp_path / "celeba" / "list_attr_celeba.txt").write_text("3\nBald Smiling\n000000.png -1  1\n")
+    with pytest.raises(DataError, match=r"says nothing about 000001\.png, nor about 1 others"):
+        load("celeba", tmp_path)

@@ -264,6 +264,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path):
     ("keys", "said"),
     [
         ({"method": "fedema", "objective": "byol"}, r"fedema needs a server.*method\.scaler"),
+        ({"method": "featarc"}, "featarc needs a server"),
         ({"method": "centralized"}, "all images in one place"),
         ({"method": "standalone"}, "standalone shares nothing"),
         ({"aggregation": "l-dawa"}, r"aggregation\.name is for a server"),
@@ -280,6 +281,12 @@ def test_what_needs_a_server_is_refused_with_a_reason(tmp_path, keys, said):
 def test_fedema_with_a_fixed_scaler_needs_no_server(tmp_path):
     run = gossip(tmp_path / "a", objective="byol", rounds=2, method={"name": "fedema", "scaler": 0.5})
     assert all("mu" in client for client in run.metrics[1]["clients"])
+
+
+def test_normalisation_layers_that_stay_at_home_are_not_mixed(tmp_path):
+    run = gossip(tmp_path / "a", method={"name": "fedavg", "private_norm": True}, rounds=2)
+    assert not any("bn" in name for name in nodes(run)[0])
+    assert all(not line["failed"] for line in run.metrics)
 
 
 def test_runs_on_different_graphs_are_different_runs():

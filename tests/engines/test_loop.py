@@ -1,7 +1,8 @@
 import pytest
+from tests.small import digest, small_run
 
 from fedssl.config import ParticipationConfig
-from fedssl.engines.loop import RoundReport, sample_clients
+from fedssl.engines.loop import RoundReport, draw_clients, sample_clients
 from fedssl.engines.tasks import Outcome
 from fedssl.state import Upload
 
@@ -25,6 +26,51 @@ def test_sampling_is_seeded_by_round_and_fair():
         for client in sample_clients(config, 20, 0, number):
             counts[client] += 1
     assert all(abs(count - 500) < 100 for count in counts)  # 500 ± 5 standard deviations (19.4)
+
+
+def test_max_clients_and_overshoot():
+    asked = {"per_round": 0.5, "max_clients": 4, "overshoot": 0.3}
+    selected, spares = draw_clients(ParticipationConfig(**asked), 20, seed=0, round=1)
+    assert (len(selected), len(spares)) == (4, 2)  # 0.3 · 4, rounded up
+    assert not set(selected) & set(spares)
+    everybody = draw_clients(ParticipationConfig(per_round=5, overshoot=1.0), 6, seed=0, round=1)
+    assert sorted(everybody[0] + everybody[1]) == list(range(6))  # there are no more
+
+
+def test_who_is_spare_is_drawn_fairly():
+    config, counts = ParticipationConfig(per_round=4, overshoot=0.25), [0] * 10
+    for number in range(2000):
+        for client in draw_clients(config, 10, 0, number)[1]:
+            counts[client] += 1
+    assert all(abs(count - 200) < 67 for count in counts)  # 200 ± 5 standard deviations (13.4)
+
+
+FAILS = {"participation.per_round": 3, "participation.overshoot": 0.6, "participation.failure_rate": 0.3}
+
+
+def test_spare_clients_take_the_place_of_those_that_fail(tmp_path):
+    run = small_run(tmp_path / "a", rounds=8, **FAILS)
+    seen = set()
+    for line in run.metrics:
+        done, failed = len(line["clients"]), len(line["failed"])
+        unused = len(line.get("unused", []))
+        assert done + failed + unused == 5
+        assert done == min(3, 5 - failed)
+        assert unused == 0 or done == 3
+        seen.add((failed, unused))
+    assert len(seen) > 1
+
+
+def test_spare_clients_leave_no_trace(tmp_path):
+    """One process does not even begin with spare clients, two workers do: the same bits."""
+    keys = {"objective": "byol", "method": "fedema", "rounds": 4, **FAILS}
+    one = small_run(tmp_path / "one", **keys)
+    two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})
+    assert digest(one) == digest(two)
+    for run in (one, two):
+        kept = {file.parent.name for file in (run.path / "checkpoints" / "clients").rglob("round-*")}
+        took_part = {str(client["client"]) for line in run.metrics for client in line["clients"]}
+        assert kept == took_part
 
 
 def test_a_line_of_metrics_by_hand():

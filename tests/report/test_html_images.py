@@ -137,7 +137,7 @@ def test_the_map_of_collapsed_features_is_a_point():
 
 def test_umap_is_asked_where_it_is_wanted(monkeypatch):
     class Fake:
-        def __init__(self, n_neighbors, random_state):
+        def __init__(self, n_neighbors, random_state, n_jobs):
             assert n_neighbors == 11
 
         def fit_transform(self, components):

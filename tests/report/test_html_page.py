@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,3 +147,13 @@ def test_samples_in_natural_order_large_ones_smaller_broken_ones_named(tmp_path)
     assert (folder / "round-11.png").stat().st_size > LARGE
     assert (found[4]["uri"], bool(found[4]["why_not"])) == ("", True)
     assert collect(tmp_path / "none") == []
+
+
+def test_the_python_of_the_docs_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    finished(Path("runs/a"))
+    finished(Path("runs/b"), seed=1)
+    exec(source, {})
+    assert embedded((tmp_path / "compared.html").read_text(encoding="utf-8"))["title"] == "2 runs"

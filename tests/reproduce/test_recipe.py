@@ -188,7 +188,17 @@ def test_listing_recipes_does_not_load_torch() -> None:
 
 def test_measures_are_the_protocols_and_the_counts() -> None:
     kinds = set(typing.get_args(Measure.model_fields["kind"].annotation))
-    assert kinds == {*PROTOCOLS, "classifier", "rounds-to", "epochs-to", "oscillation", "drift"}
+    assert kinds == {
+        *PROTOCOLS,
+        "classifier",
+        "rounds-to",
+        "epochs-to",
+        "oscillation",
+        "drift",
+        "generate",
+    } | {
+        "segmentation"  # of the protocol `detection`
+    }
 
 
 @pytest.mark.parametrize("name", list(titles()))

@@ -33,7 +33,7 @@ class Rule(Choice):
     def on_client(
         self, previous: State, upload: Upload, statistics: frozenset[str], round: int | None = None
     ) -> Upload:
-        """What a client sends in place of its upload: the same, unless the rule leaves some of its work to it."""
+        """What a client sends in place of its upload: the same, unless the rule leaves work to it."""
         return upload
 
     def __call__(

@@ -72,11 +72,13 @@ def clustered(features: Features, clusters: int, components: int, seed: int) -> 
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     rows = features.reshape(len(features), -1).astype(np.float64)
     few = min(components, *rows.shape)
-    reduced = PCA(few, random_state=seed).fit_transform(rows)
-    fitted = KMeans(clusters, n_init=10, random_state=seed).fit(reduced)
+    with threadpool_limits(1):  # sums must not depend on how many cores there are
+        reduced = PCA(few, random_state=seed).fit_transform(rows)
+        fitted = KMeans(clusters, n_init=10, random_state=seed).fit(reduced)
     place = np.argsort(np.argsort(fitted.cluster_centers_[:, 0], kind="stable"), kind="stable")
     found: Indices = place[fitted.labels_].astype(np.int64)
     return found

@@ -115,7 +115,7 @@ def _read_npz(path: Path) -> Scenes:
 def _npz_file(config: DetectionConfig, beside: str) -> Path:
     path = _near(config.root, beside)
     if not config.root or not path.is_file():
-        raise DataError(f"detection.data=npz needs a file, and detection.root={config.root!r} is none")
+        raise DataError(f"npz needs a file, and detection.root={config.root!r} is none")
     return path
 
 

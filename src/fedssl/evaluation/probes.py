@@ -71,9 +71,7 @@ class Prober:
     def of_classifier(self, classifier: nn.Module | None, test: Tensor) -> Scores:
         """The classifier that an objective trained with its encoder, as it is: end to end (Dec-SL)."""
         if classifier is None:
-            raise ConfigError(
-                "a classifier of its own has only objective.name=supervised: probe linear or knn"
-            )
+            raise ConfigError("only objective.name=supervised trains a classifier: probe linear or knn")
         assert self.test.y is not None
         check_features(test)
         predicted = classifier(test.to(self.device)).argmax(dim=1)

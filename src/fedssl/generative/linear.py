@@ -90,7 +90,7 @@ class LinearGAN(Adversarial):
             style_encoder=Part(PointTrunk(self.hidden, own), Role.PRIVATE),
             style_critic=Part(PointCritic(own), Role.PRIVATE),
             style_projector=Part(nn.Linear(own, own), Role.PRIVATE),
-            generator=Part(Line(1.0)),
+            generator=Part(Line(0.5)),
             vectorizer=Part(Line(0.1), Role.PRIVATE),
         )
 

@@ -84,7 +84,7 @@ class Simpson(Use):
             "global_slope": slope,
             "mse": errors["points"]["routed"],
             "mse_global": errors["points"]["global"],
-            "times_better": errors["points"]["global"] / errors["points"]["routed"],
+            "gain": errors["points"]["global"] / errors["points"]["routed"],
             "mse_fresh": errors["fresh"]["routed"],
             "mse_fresh_global": errors["fresh"]["global"],
         }

@@ -9,7 +9,12 @@ from rich.table import Table
 
 def detection_table(found: dict[str, Any]) -> Table:
     """Average precision beside that of the same detector from scratch; then by class."""
-    table = Table(title=f"detection · {found['images']} · encoder: {found['model']}", title_justify="left")
+    table = Table(
+        title=f"detection, encoder: {found['model']}",
+        title_justify="left",
+        caption=found["images"],
+        caption_justify="left",
+    )
     table.add_column("")
     for column in ("AP", "AP50", "AP75", "AP from scratch", "gain"):
         table.add_column(column, justify="right")

@@ -24,7 +24,7 @@ def shown(number: float, measure: Measure) -> str:
     """A number as a person writes it: 83.34, 40, or not reached."""
     if measure.counts:
         return f"{number:g}" if number < float("inf") else "not reached"
-    return f"{number:.2f}"
+    return f"{number:.{measure.digits}f}"
 
 
 def take(path: Path, measure: Measure) -> Reading:
@@ -36,12 +36,38 @@ def take(path: Path, measure: Measure) -> Reading:
     if measure.kind == "drift":
         return Reading(list(lines(path / "metrics.jsonl"))[-1]["drift"], None)
     options = dict(flat(measure.config))
+    if measure.kind == "generate":
+        return _generated(path, measure, options)
     if measure.kind in PRECISIONS:
         return _precision(path, PRECISIONS[measure.kind], options)
     entry = _known(path, measure.kind, options) or evaluate(path, measure.kind, options)
     if measure.style:
         entry = _of_style(entry, measure.style)
     return Reading(100 * entry["accuracy"], 100 * entry["untrained"])
+
+
+def _generated(path: Path, measure: Measure, options: Mapping[str, Any]) -> Reading:
+    """A number of what `fedssl generate` found, now or before; `clients.2` is the third in a list."""
+    known = [
+        line["found"]
+        for line in lines(path / "generated.jsonl")
+        if (line["what"], line["options"]) == (measure.what, dict(options))
+    ]
+    found: Any = known[-1] if known else generate(path, measure.what, options)
+    for key in measure.number.split("."):
+        try:
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        except (KeyError, IndexError, ValueError):
+            raise RunError(f"{measure.what} finds no number {measure.number!r} in this run") from None
+    return Reading(found if measure.plain else 100 * found, None)
+
+
+def generate(path: Path, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Slow: one of the uses of `fedssl generate`. The run keeps what it finds in generated.jsonl."""
+    from fedssl.generative.use import generate
+    from fedssl.rundir import RunDir
+
+    return generate(RunDir.open(path), what, options)
 
 
 # Two numbers of one evaluation, the protocol `detection`.

@@ -40,12 +40,15 @@ class Measure(Options):
         "epochs-to",
         "oscillation",
         "drift",
+        "generate",
     ] = "linear"
     target: float | None = Field(
         None, gt=0, lt=1, description="rounds-to, epochs-to: accuracy of the kNN monitor"
     )
     config: dict[str, Any] = Field({}, description="keys for the evaluation alone: data.*, probe.*, …")
     style: str = Field("", description="generalization, personal: of this style alone; none: the mean")
+    what: str = Field("", description="generate: what is asked of the generators (fid, labels, probe, …)")
+    number: str = Field("", description="generate: which of its numbers (mean, clients.0, …)")
 
     @property
     def counts(self) -> bool:
@@ -55,7 +58,18 @@ class Measure(Options):
     @property
     def fewer(self) -> bool:
         """Whether the smaller number is the better one."""
-        return self.counts or self.kind in ("oscillation", "drift")
+        error = self.plain and (self.what == "fid" or self.number.startswith("mse"))
+        return error or self.counts or self.kind in ("oscillation", "drift")
+
+    @property
+    def digits(self) -> int:
+        """Behind the point: errors on standardised numbers are small."""
+        return 1 if self.counts else 4 if self.plain and self.what == "simpson" else 2
+
+    @property
+    def plain(self) -> bool:
+        """Whether `generate` finds distances and errors there, and not shares that are shown in percent."""
+        return self.kind == "generate" and self.what in ("fid", "simpson")
 
 
 class _Axis(Options):
@@ -255,6 +269,8 @@ def _check(recipe: Recipe, where: str) -> None:
             measure: Measure = _build(Measure, {**recipe.measure, **column.measure, **row.measure}, at)
             if measure.counts and measure.target is None:
                 raise ConfigError(f"{at}: {measure.kind} needs a target, such as 0.7")
+            if measure.kind == "generate" and not (measure.what and measure.number):
+                raise ConfigError(f'{at}: generate needs a what and a number, such as "fid" and "mean"')
     for number, ordering in enumerate(recipe.orderings, start=1):
         at = f"{where}: ordering {ordering.claim or number!r}"
         _known(ordering.columns, columns, f"{at}: unknown column")

@@ -90,7 +90,7 @@ def summary(numbers: Sequence[float], measure: Measure) -> str:
     if never:
         return "not reached" + (f" in {never} of {len(numbers)}" if never < len(numbers) else f" ({never})")
     mean, spread = mean_and_spread(numbers)
-    digits = 1 if measure.counts else 2
+    digits = measure.digits
     around = "" if spread is None else f" ± {spread:.{digits}f}"
     return f"{mean:.{digits}f}{around} ({len(numbers)})"
 
@@ -184,6 +184,7 @@ def _unit(results: Results) -> str:
         "epochs-to": "local epochs until the kNN monitor reaches the row's target",
         "oscillation": "oscillation of the clients' mean angle δ over rounds, ×1,000 (less is smoother)",
         "drift": "d_w(received, local) in the last round, mean over clients (less is closer)",
+        "generate": "what `fedssl generate` finds: shares in %, distances and errors as they are",
     }
     text = "; ".join(words for kind, words in names.items() if kind in kinds)
     return f"{text[0].upper()}{text[1:]}."

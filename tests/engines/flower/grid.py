@@ -21,7 +21,6 @@ from fedssl.experiment import Experiment
 from fedssl.report.listener import Listener
 from fedssl.rundir import RunDir
 
-
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as in a process of Flower's
 
 

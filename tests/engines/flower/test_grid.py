@@ -227,7 +227,7 @@ def test_a_slow_node_is_left_out_until_it_has_answered(tmp_path):
     class Slow(FakeGrid):
         def push_messages(self, pushed):
             round = pushed[0].metadata.group_id
-            found[1].silent = round in ("2", "3")
+            found[1].silent = round == "2"
             return super().push_messages(pushed)
 
     out = tmp_path / "grid"

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from flwr.proto.message_pb2 import PushObjectRequest
+from google.protobuf.message import DecodeError
 
 FLEET, PUSH = "/v1/fleet/", "/v1/fleet/push-object"
 CHUNK = 5 << 20  # Flower cuts arrays into pieces of this size
@@ -78,7 +79,7 @@ class Gate:
             content = PushObjectRequest.FromString(body).object_content
             head, _, rest = content.partition(b"\0")
             pieces = len(json.loads(rest)["arraychunk_ids"]) if head.split(b" ")[0] == b"Array" else 0
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(400, f"no object of Flower's: {error}") from None
         if pieces > self.pieces:
             raise Refused(413, f"an array of {pieces:,} pieces: at most {self.pieces} are accepted")

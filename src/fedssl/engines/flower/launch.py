@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -228,6 +229,8 @@ def private_key(certs: Path) -> Path:
 def client(site: Site, tell: Tell) -> None:
     """Take part in whatever the server runs, until somebody stops it."""
     needs_flower()
+    if site.certs is None and speaks_tls(site.server):
+        raise ConfigError(f"refused: {site.server} speaks TLS only; give --certs FOLDER, not --insecure")
     words = site.words()
     home = Home(site.state / "flower")
     node = {"data": str(site.data.resolve()), "state": str(site.state.resolve()), "name": site.name}
@@ -250,6 +253,21 @@ def client(site: Site, tell: Tell) -> None:
         delay = RETRY[0] if time.monotonic() - began > RETRY[1] else min(2 * delay, RETRY[1])
         tell(f"no connection to {site.server} (exit code {code}): trying again in {delay:.0f} s")
         time.sleep(delay)
+
+
+def speaks_tls(server: str) -> bool:
+    """Whether a TLS handshake succeeds, whoever it is (False also if nobody is there yet)."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, _, port = server.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=10) as connection:
+            context.wrap_socket(connection).close()
+    except ValueError:
+        raise ConfigError(f"--server {server}: HOST:PORT is needed") from None
+    except OSError:
+        return False
+    return True
 
 
 def free_port() -> int:

@@ -125,7 +125,7 @@ def project(features: Tensor, projection: Projection, seed: int) -> NDArray[np.f
     elif projection == "umap":
         umap = importlib.import_module("umap")
         near = min(15, len(unit) - 1)
-        points = umap.UMAP(n_neighbors=near, random_state=state).fit_transform(components)
+        points = umap.UMAP(n_neighbors=near, random_state=state, n_jobs=1).fit_transform(components)
     else:
         from sklearn.manifold import TSNE
 

@@ -116,7 +116,7 @@ def _failed(run: RunFiles) -> str:
         return "No client failed."
     reasons = [str(failure["reason"]) for line in run.metrics for failure in line.get("failed", [])]
     common = max(dict.fromkeys(reasons), key=reasons.count)
-    return f"Clients failed in {failed} of {turns} turns and were left out; most often: {common}."
+    return f"Clients failed in {failed:,} of {turns:,} turns and were left out; most often: {common}."
 
 
 def _cost(run: RunFiles) -> str:

@@ -3,7 +3,7 @@
 
 const state = {
   run: null, hidden: [], lines: "settings", each: false, reference: null, measure: null,
-  probe: null, kind: null, shares: false, colour: null, only: null, orders: {}, all: {},
+  probe: null, kind: null, shares: false, colour: null, only: null, orders: {}, all: {}, open: {},
 };
 
 const runLabel = (run) => `${run.name} (seed ${run.seed})`;
@@ -161,7 +161,6 @@ function buildResults({ probes }, set) {
     ["accuracy", "untrained"].map((key) => html("td", { class: "number" }, written(each[key], "percent"))),
     html("td", { class: "number" }, known(each.gain) ? `${each.gain > 0 ? "+" : ""}${(100 * each.gain).toFixed(1)}` : NONE),
     html("td", { class: "number" }, written(each.macro_f1, "percent"))));
-  const order = state.orders.classes || { column: null, down: false };
   const classes = (probe.per_class || []).map((row) => [row.class, row.count, row.precision, row.recall, row.f1]);
   return [
     plainTable("Every probe beside the same probe on the untrained encoder.",
@@ -175,20 +174,15 @@ function buildResults({ probes }, set) {
         : "This probe was recorded without a confusion matrix. `fedssl eval RUN --protocol linear` records one."),
     html("h3", {}, "By class"),
     sortable({
-      caption: `The ${names[at]} probe by class.`,
+      name: "classes", set, rows: classes, caption: `The ${names[at]} probe by class.`,
       columns: [{ label: "class", unit: "text" }, { label: "images", unit: "count" }, { label: "precision", unit: "percent" },
         { label: "recall", unit: "percent" }, { label: "F1", unit: "percent" }],
-      rows: classes, order, focus: "classes", most: 1000, sorted: (value) => set({ orders: { ...state.orders, classes: value } }),
     }),
   ];
 }
 
-const FEW = 60; // rows of the table of clients before it is asked for
-
 function buildClients({ partition, clients, site }, set) {
   const by = partition && (partition.by.find(({ kind }) => kind === state.kind) || partition.by[0]);
-  const order = state.orders.clients || { column: 0, down: false };
-  const more = clients.rows.length > FEW && !state.all.clients;
   return [
     partition && [
       html("div", { class: "controls" },
@@ -200,10 +194,9 @@ function buildClients({ partition, clients, site }, set) {
     ],
     html("h3", {}, "Each client"),
     sortable({
-      caption: "Latest numbers of each client; a click on a heading sorts.", columns: clients.columns, rows: clients.rows, order, focus: "clients",
-      most: more ? FEW : clients.rows.length, sorted: (value) => set({ orders: { ...state.orders, clients: value } }),
+      name: "clients", set, rows: clients.rows, columns: clients.columns, order: { column: 0, down: false },
+      caption: "Latest numbers of each client; a click on a heading sorts.",
     }),
-    more && html("button", { type: "button", class: "plain", click: () => set({ all: { ...state.all, clients: true } }) }, `show all ${clients.rows.length} clients`),
   ];
 }
 
@@ -249,30 +242,28 @@ function buildFailures({ failures }, set) {
   const { total, turns, unused, reasons, each } = failures;
   const spare = unused ? html("p", { class: "soft" }, `${grouped(unused, 0)} answers came too late to be needed; these are no failures.`) : null;
   if (!total) return [html("p", {}, turns ? `None in ${grouped(turns, 0)} turns of clients.` : "No round has ended yet."), spare];
-  const order = state.orders.failures || { column: null, down: false };
   const some = (ids) => (ids.length > 12 ? `${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more` : ids.join(", "));
   return [
     html("p", {}, `${grouped(total, 0)} of ${grouped(turns, 0)} turns of clients failed; these clients were left out of the round.`), spare,
     plainTable("By reason.", [["reason", "text"], ["times", "number"], ["clients", "text"], ["rounds", "text"]],
       reasons.map((row) => html("tr", {}, html("td", { class: "reason" }, row.reason), html("td", { class: "number" }, grouped(row.count, 0)),
         html("td", {}, some(row.clients)), html("td", {}, row.first === row.last ? String(row.first) : `${row.first} to ${row.last}`)))),
-    html("details", { open: state.all.failures, toggle: (event) => { state.all.failures = event.target.open; } },
+    html("details", { open: state.open.failures, toggle: (event) => { state.open.failures = event.target.open; } },
       html("summary", {}, each.length < total ? `the last ${each.length}, one by one` : "one by one"),
       sortable({
-        caption: "Failures.", columns: [{ label: "round", unit: "count" }, { label: "client", unit: "count" }, { label: "reason", unit: "text" }],
-        rows: each.map((row) => [row.round, row.client, row.reason]), order, focus: "failures", most: each.length,
-        sorted: (value) => set({ orders: { ...state.orders, failures: value } }),
+        name: "failures", set, caption: "Failures, one by one.", rows: each.map((row) => [row.round, row.client, row.reason]),
+        columns: [{ label: "round", unit: "count" }, { label: "client", unit: "count" }, { label: "reason", unit: "text" }],
       })),
   ];
 }
 
-function buildConfig({ config }, set) {
+function buildConfig({ config }) {
   const changed = config.filter((row) => row.changed);
   const rows = (all) => all.map(({ key, value, changed: bold }) => html("tr", { class: bold && all.length > changed.length ? "changed" : null },
     html("th", { scope: "row", class: "key" }, key), html("td", { class: "value key" }, setting(value))));
   return [
     changed.length > 0 && plainTable("Keys that are not at their default.", [["key", "text"], ["value", "text"]], rows(changed)),
-    html("details", { open: state.all.config || !changed.length, toggle: (event) => { state.all.config = event.target.open; } },
+    html("details", { open: state.open.config || !changed.length, toggle: (event) => { state.open.config = event.target.open; } },
       html("summary", {}, `all ${config.length} keys`),
       plainTable("The whole config; bold: not at its default.", [["key", "text"], ["value", "text"]], rows(config))),
   ];

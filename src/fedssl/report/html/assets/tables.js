@@ -3,8 +3,13 @@
 const isNumber = (unit) => unit !== "text";
 const cellClass = (unit) => (isNumber(unit) ? "number" : null);
 
-// columns: [{label, unit, about}], rows: arrays of values. `order` is {column, down}; `sorted(order)` is told of a click.
-function sortable({ caption, columns, rows, order, sorted, focus, most }) {
+const FEW = 40; // rows of a long table before all are asked for
+
+// columns: [{label, unit, about}], rows: arrays of values; `name` is what the state of the table is kept under.
+function sortable({ name, caption, columns, rows, order, set }) {
+  order = state.orders[name] || order || { column: null, down: false };
+  const more = rows.length > FEW && !state.all[name];
+  const sorted = (value) => set({ orders: { ...state.orders, [name]: value } });
   const value = (row) => row[order.column];
   const arranged = order.column === null ? rows : [...rows].sort((a, b) => {
     const [one, other] = [value(a), value(b)];
@@ -19,15 +24,18 @@ function sortable({ caption, columns, rows, order, sorted, focus, most }) {
       scope: "col", class: cellClass(column.unit), title: column.about || null,
       "aria-sort": here ? (order.down ? "descending" : "ascending") : "none",
     }, html("button", {
-      type: "button", "data-focus": `${focus}:${place}`,
+      type: "button", "data-focus": `${name}:${place}`,
       click: () => sorted({ column: place, down: here ? !order.down : isNumber(column.unit) && place > 0 }),
     }, column.label));
   });
-  return scrolled(caption, html("table", {},
+  const table = html("table", {},
     html("caption", {}, caption),
     html("thead", {}, html("tr", {}, head)),
-    html("tbody", {}, arranged.slice(0, most).map((row) => html("tr", {},
-      row.map((each, place) => html("td", { class: cellClass(columns[place].unit) }, written(each, columns[place].unit))))))));
+    html("tbody", {}, arranged.slice(0, more ? FEW : rows.length).map((row) => html("tr", {},
+      row.map((each, place) => html("td", { class: cellClass(columns[place].unit) }, written(each, columns[place].unit)))))));
+  return [scrolled(caption, table), more && html("button", {
+    type: "button", class: "plain", click: () => set({ all: { ...state.all, [name]: true } }),
+  }, `show all ${rows.length} rows`)];
 }
 
 function plainTable(caption, head, rows) {

@@ -1,0 +1,114 @@
+"""`fedssl server` and `fedssl client`, up to where processes would be started."""
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from PIL import Image
+from tests.engines.flower.grid import at_sites
+from tests.small import SMALL
+
+from fedssl.cli import main
+from fedssl.config import load
+from fedssl.engines.flower import launch
+from fedssl.engines.flower.certs import make_certs
+from fedssl.engines.flower.launch import Place, open_run, unsaid
+from fedssl.errors import ConfigError
+from fedssl.rundir import RunDir
+
+
+def config(**keys):
+    return at_sites(SMALL, [], **keys)
+
+
+def test_a_servers_defaults_give_way_to_what_is_said():
+    assert unsaid({}) == {
+        "engine.name": "flower",
+        "data.name": "none",
+        "checkpoint.every": 1,
+        "participation.max_change": 10.0,
+    }
+    said = {"checkpoint": {"every": 7}, "data": "digits", "participation": {"max_change": 0.0}}
+    assert unsaid(said) == {"engine.name": "flower"}
+
+
+def test_sites_keep_their_numbers_when_others_come(tmp_path):
+    open_run(tmp_path / "run", config(), ["berlin", "paris"])
+    assert RunDir(tmp_path / "run").config().engine.sites == ("berlin", "paris")
+    open_run(tmp_path / "run", config(), ["amsterdam", "berlin"])
+    assert RunDir(tmp_path / "run").config().engine.sites == ("berlin", "paris", "amsterdam")
+
+
+def test_another_config_is_another_run(tmp_path):
+    open_run(tmp_path / "run", config(), ["a"])
+    with pytest.raises(ConfigError, match="holds a run with another config"):
+        open_run(tmp_path / "run", config(rounds=99), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sites", "said"),
+    [
+        (lambda: config(), [], "no sites"),
+        (lambda: load(SMALL), ["a"], "engine.name=local has no sites"),
+        (lambda: config(**{"data.channels": 0}), ["a"], "set data.size and data.channels"),
+    ],
+)
+def test_a_server_that_cannot_be(tmp_path, settings, sites, said):
+    with pytest.raises(ConfigError, match=said):
+        open_run(tmp_path / "run", settings(), sites)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tls_and_keys_are_on_unless_somebody_says_otherwise(tmp_path):
+    make_certs(tmp_path, [], ["a"])
+    words = Place("0.0.0.0", 8000, tmp_path / "server").words()
+    assert "--enable-supernode-auth" in words
+    assert "--insecure" not in words
+    assert Place("0.0.0.0", 8000, None).words() == ["--host", "0.0.0.0", "--port", "8000", "--insecure"]
+    with pytest.raises(ConfigError, match=r"no .*ca\.crt: see `fedssl certs`"):
+        Place("0.0.0.0", 8000, tmp_path / "a" / "nothing").words()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["server", "--out", "x"], "give --certs FOLDER"),
+        (["server", "--out", "x", "--insecure", "--certs", "c"], "give --certs FOLDER"),
+        (["server", "--out", "x", "--certs", "c", "--sites", "a"], "--sites is for --insecure"),
+        (["server", "--out", "x", "--insecure", "data.size=8", "data.channels=1"], "no sites"),
+        (["server", "--out", "x", "--insecure", "--sites", "a", "rouns=3"], "did you mean rounds"),
+        (["server", "--out", "x", "--certs", "nowhere"], "holds no public keys of sites"),
+        (["client", "--server", "h:1", "--data", "images"], "give --certs FOLDER"),
+        (["client", "--server", "h:1", "--data", "images", "--insecure"], "--name goes with --insecure"),
+        (
+            ["client", "--server", "h:1", "--data", "images", "--insecure", "--name", "a/b"],
+            "no name for a site",
+        ),
+        (
+            ["client", "--server", "h:1", "--data", "nowhere", "--insecure", "--name", "a"],
+            "no folder nowhere",
+        ),
+        (["client", "--server", "h:1", "--data", "images", "--certs", "images"], "0 private keys"),
+    ],
+)
+def test_commands_that_make_no_sense(tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / "images" / "a.png")
+    assert main(words) in (1, 2)
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_client_counts_its_images_and_has_the_name_of_its_key(tmp_path, monkeypatch, capsys):
+    make_certs(tmp_path / "keys", [], ["berlin"])
+    (tmp_path / "images" / "cats").mkdir(parents=True)
+    for number in range(3):
+        Image.new("L", (8, 8)).save(tmp_path / "images" / "cats" / f"{number}.png")
+    started = []
+    monkeypatch.setattr(launch, "client", lambda site, tell: started.append(site))
+    words = ["--data", str(tmp_path / "images"), "--certs", str(tmp_path / "keys" / "berlin")]
+    assert main(["client", "--server", "host:8000", *words, "--state", str(tmp_path / "state")]) == 0
+    assert "berlin: 3 images" in capsys.readouterr().out
+    assert started[0].name == "berlin"
+    assert "--insecure" not in started[0].words()

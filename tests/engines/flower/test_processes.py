@@ -1,0 +1,200 @@
+"""A SuperLink and SuperNodes in processes of their own, over TLS with registered keys."""
+
+import http.client
+import os
+import socket
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+if sys.platform == "win32":
+    pytest.skip("processes are killed by session", allow_module_level=True)
+
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from tests.engines.flower.processes import SLOWNESS, Sites, free_port
+from tests.small import SMALL, digest
+
+import fedssl
+from fedssl.config import load
+from fedssl.data.federation import federate
+from fedssl.engines.flower.certs import make_certs
+from fedssl.engines.flower.home import Home
+from fedssl.engines.flower.launch import Place, superlink
+from fedssl.methods import METHODS
+from fedssl.storage import load_tensors
+
+HERE = "tests.engines.flower.processes"
+BASE = {**SMALL, "views": {"flip": 0.0}, "checkpoint": {"every": 1}}
+
+
+def assert_same_server(first, second, round):
+    mine, theirs = (
+        load_tensors(run / "checkpoints" / f"round-{round:06d}.safetensors")[0] for run in (first, second)
+    )
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+METHODS_TRIED = [("simclr", "fedavg"), ("byol", "fedper"), ("simclr", "featarc")]
+
+
+@pytest.mark.parametrize(("objective", "method"), [case for case in METHODS_TRIED if case[1] in METHODS])
+def test_real_processes_give_the_same_bits_as_one(tmp_path, objective, method):
+    """(FedEMA is in the test below, with nodes and a server that are killed.)"""
+    keys = {"objective": objective, "method": method, "rounds": 2}
+    base = {**BASE, "partition": {"scheme": "classes", "clients": 2, "classes": 5}}
+    local = fedssl.run(base, out=tmp_path / "local", quiet=True, **keys)
+    sites = Sites(tmp_path / "sites", load(base))
+    try:
+        sites.configure(base, **keys, **{"participation.min_clients": 2})
+        server = sites.server()
+        for number in range(2):
+            sites.client(number)
+        sites.wait(lambda: server.popen.poll() is not None, "the run should end")
+        assert server.popen.returncode == 0, server.said()
+        assert_same_server(sites.run, local.path, 2)
+        if method == "fedavg":
+            assert digest(sites.run) == digest(local)
+        for number in range(2):
+            (place,) = (sites.state(f"site-{number}") / "runs").iterdir()
+            assert (place / "encoder.safetensors").exists()
+    finally:
+        sites.close()
+
+
+def test_nodes_and_server_are_killed_strangers_and_rubbish_are_refused_and_the_run_completes(tmp_path):
+    """Four sites: 1 is killed in round 2 and is back for round 5, 3 sends rubbish in rounds 1 to 3.
+
+    The server is killed in round 5. Then everything is compared with a run on one machine in which the
+    same clients were away, and all that went over the wire is searched for what should not be there.
+    """
+    rounds = 7
+    base = {**BASE, "partition": {"scheme": "classes", "clients": 4, "classes": 3}}
+    keys = {"objective": "byol", "method.name": f"{HERE}:Mallory", "rounds": rounds}
+    sites = Sites(tmp_path / "sites", load(base), listen=True)
+    try:
+        patient = {"participation.timeout": 30.0 * SLOWNESS, "engine.patience": 120.0 * SLOWNESS}
+        sites.configure(base, **keys, **patient)
+        server = sites.server()
+        clients = [sites.client(number) for number in range(4)]
+        stranger = a_stranger(sites)
+        plain = sites.client(0, name="plain", trust=("--insecure", "--name", "plain"))
+
+        sites.wait(lambda: sites.rounds() >= 1, "round 1 should end", server, *clients)
+        clients[1].kill()
+        sites.wait(lambda: sites.rounds() >= 3, "rounds go on without site 1", server)
+        clients[1] = sites.client(1)
+        sites.wait(lambda: sites.rounds() >= 4, "round 4 should end", server)
+        server.kill_parent()
+        assert sites.rounds() < rounds
+        server = sites.server()
+        sites.wait(lambda: server.popen.poll() is not None, "the run should complete")
+        assert server.popen.returncode == 0, server.said()
+
+        check_who_was_there(sites, rounds)
+        check_refusals(sites, server, stranger, plain)
+        check_against_one_machine(sites, tmp_path / "local", base, keys, rounds)
+        check_what_was_sent(sites, load(base))
+    finally:
+        sites.close()
+
+
+def a_stranger(sites):
+    """A site with a key from the right authority that nobody has registered."""
+    keys = sites.folder / "keys"
+    make_certs(keys, [], ["stranger"])
+    os.remove(keys / "server" / "sites" / "stranger.pub")
+    return sites.client(0, name="stranger")
+
+
+def check_who_was_there(sites, rounds):
+    metrics = fedssl.Run(sites.run).metrics
+    assert [line["round"] for line in metrics] == list(range(1, rounds + 1))
+    there = {line["round"]: {client["client"] for client in line["clients"]} for line in metrics}
+    assert there[1] == {0, 1, 2}
+    assert 1 not in there[2]
+    assert {0, 2} <= there[2] & there[3]
+    assert there[6] == there[7] == {0, 1, 2, 3}  # all are back, and Mallory is honest again
+
+
+def check_refusals(sites, server, stranger, plain):
+    refused = {
+        (line["round"], failure["client"]): failure["reason"]
+        for line in fedssl.Run(sites.run).metrics
+        for failure in line["failed"]
+    }
+    assert "is not finite" in refused[1, 3]
+    assert "has shape (1,), not" in refused[2, 3]
+    assert "global norms from the global model: participation.max_change is 10" in refused[3, 3]
+    for reason in (refused[1, 3], refused[2, 3], refused[3, 3]):
+        assert f"client 3 left out: {reason}" in server.said()
+    log = (sites.run / "flower" / "superlink.log").read_text()
+    assert "refused 127.0.0.1" in log
+    assert "Failed to initialize the connection to the SuperLink" in stranger.said()
+    sites.wait(lambda: plain.popen.poll() is not None, "a site without TLS should be refused")
+    assert "speaks TLS only" in plain.said()
+    assert not (sites.state("stranger") / "runs").exists()
+    assert not (sites.state("plain") / "runs").exists()
+
+
+def check_against_one_machine(sites, out, base, keys, rounds):
+    replay = {"engine.name": f"{HERE}:Replay", "engine.seen": str(sites.run / "metrics.jsonl")}
+    local = fedssl.run(base, out=out, quiet=True, **{**keys, "participation.max_change": 10.0, **replay})
+    assert_same_server(sites.run, local.path, rounds)
+    assert digest(sites.run) == digest(local)
+
+
+def check_what_was_sent(sites, config):
+    recorder = sites.recorder
+    sent = b"\0".join(bytes(stream) for stream in [*recorder.up, *recorder.down])
+    images = federate(config).train.x.numpy()
+    found = 0
+    for image in images:
+        as_floats = (image.astype(np.float32) / 255 - config.data.mean) / config.data.std
+        assert image.tobytes() not in sent
+        assert as_floats.astype(np.float32).tobytes() not in sent
+    for folder in sites.images:
+        for file in folder.iterdir():
+            assert file.read_bytes() not in sent
+    for client in range(3):  # Mallory's last memory is searched for with the others' below
+        for file in sites.state(f"site-{client}").rglob("round-*.safetensors"):
+            memory, _ = load_tensors(file)
+            for name, value in memory.items():
+                if value.is_floating_point() and value.numel() >= 16:
+                    here = value.numpy().tobytes() in sent
+                    assert here == (not name.startswith("target."))
+                    found += here
+    assert found > 20  # the search does find what was sent: the shared tensors
+
+
+def test_the_gate_stands_before_a_real_superlink(tmp_path):
+    """Requests to the loopback address that come from another one of this machine's look like a site's."""
+    other = outward_address()
+    if other is None:
+        pytest.skip("this machine has no address but the loopback's")
+    port = free_port()
+
+    def status(source, path):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=(source, 0))
+        connection.request("POST", path, b"", {"Content-Type": PROTOBUF_MEDIA_TYPE})
+        return connection.getresponse().status
+
+    with superlink(Home(tmp_path / "home"), Place("127.0.0.1", port, None), 1 << 20):
+        for path in ("/v1/control/list-runs", "/v1/control/register-node", "/v1/runtime/acquire-task"):
+            assert status(other, path) == 403
+            assert status("127.0.0.1", path) != 403
+        assert status(other, "/v1/fleet/pull-messages") == 401  # it gets through, but has no key
+    assert "is for the server's own machine" in (tmp_path / "home" / "superlink.log").read_text()
+
+
+def outward_address():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            return None
+        address = probe.getsockname()[0]
+    return None if address.startswith("127.") else address

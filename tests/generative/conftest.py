@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedssl
+from tests.generative.small import run_of
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Networks this small take longer on several threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Judges are kept beside decoded pixels: here, and not in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDSSL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session")
+def gan(runs: Path) -> fedssl.Run:
+    return run_of("gan", runs / "gan")
+
+
+@pytest.fixture(scope="session")
+def conditional(runs: Path) -> fedssl.Run:
+    return run_of("conditional-gan", runs / "conditional")

@@ -1,0 +1,155 @@
+"""Who learns from what: discriminators from both kinds of images, the generator through both of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedssl.config import load
+from fedssl.engines.runner import build_network
+from fedssl.errors import ConfigError, DataError
+from fedssl.generative.adversarial import DISCRIMINATORS, GENERATORS, Adversarial, players
+from fedssl.generative.losses import draw_pairs
+from fedssl.models.model import Model, Role
+from tests.generative.small import KINDS
+
+
+def made(kind: str, **overrides: object) -> tuple[Adversarial, Model]:
+    config = load(KINDS[kind], overrides)
+    size = (2, 16) if kind == "linear-gan" else (8, 8)
+    return config.objective, build_network(config, size, 1, 10).model
+
+
+def batch(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(1)
+    shape = (6, 1, 2, 16) if kind == "linear-gan" else (6, 1, 8, 8)
+    return torch.randn(shape, generator=rng), torch.randint(10, (6,), generator=rng)
+
+
+ADVERSARIAL = ["gan", "conditional-gan", "linear-gan"]
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_every_parameter_has_one_player(kind: str) -> None:
+    _, model = made(kind)
+    judges, generator = players(model)
+    assert not judges.keys() & generator.keys()
+    assert judges.keys() | generator.keys() == dict(model.named_parameters()).keys()
+    assert set(model.roles) <= {*DISCRIMINATORS, *GENERATORS}
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_gradients_reach_the_player_whose_turn_it_is_and_nobody_else(kind: str) -> None:
+    objective, model = made(kind)
+    images, labels = batch(kind)
+    judges, generator = players(model)
+    objective.discriminator_loss(model, images, labels, torch.Generator().manual_seed(0)).backward()
+    assert all(value.grad is not None for value in judges.values())
+    assert all(value.grad is None for value in generator.values())
+    model.zero_grad()
+    objective.generator_loss(model, 6, torch.Generator().manual_seed(0)).backward()
+    assert all(value.grad is None for value in judges.values())
+    moved = [
+        name for name, value in generator.items() if value.grad is not None and value.grad.abs().sum() > 0
+    ]
+    assert set(moved) == set(generator)
+    assert all(value.requires_grad for value in model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["gan", "conditional-gan"])
+def test_the_discriminators_loss_is_the_sum_of_its_parts(kind: str) -> None:
+    """A second implementation: real and generated images apart, network by network, Eq. 7 in loops."""
+    objective, model = made(kind)
+    images, labels = batch(kind)
+    model.eval()  # without power iteration and batch statistics, which depend on the order of passes
+    loss = objective.discriminator_loss(model, images, labels, torch.Generator().manual_seed(3))
+    latents = draw_pairs(6, 4, 10 if kind == "conditional-gan" else 0, torch.Generator().manual_seed(3))
+    fakes = objective.generate(model, latents)
+    expected = torch.zeros(())
+    for prefix in ("", "style_"):
+        phi, critic, g = (model.part(f"{prefix}{part}") for part in ("encoder", "critic", "projector"))
+        known = (labels, latents.labels) if kind == "conditional-gan" and not prefix else (None, None)
+        expected = expected + F.relu(1 - critic(phi(images), known[0])).mean()
+        expected = expected + F.relu(1 + critic(phi(fakes), known[1])).mean()
+        z = g(phi(fakes))
+        a, b = z[:3], z[[5, 3, 4]] if prefix else z[3:]
+        if prefix:  # same style: row i of the first half and row i + 1 of the second
+            b = z[[4, 5, 3]]
+        a, b = a - a.mean(0), b - b.mean(0)
+        for i in range(8):
+            for j in range(8):
+                c = (a[:, i] * b[:, j]).sum() / (a[:, i].norm() * b[:, j].norm() + 1e-12)
+                expected = expected + 0.1 * ((1 - c).square() if i == j else 0.005 * c.square())
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_both_terms_of_the_regulariser_count() -> None:
+    images, labels = batch("gan")
+    plain, model = made("gan", **{"objective.regularizer": 0.0})
+    with_both, _ = made("gan")
+    rng = [torch.Generator().manual_seed(0) for _ in range(2)]
+    losses = [
+        each.discriminator_loss(model.eval(), images, labels, own)
+        for each, own in zip((plain, with_both), rng, strict=True)
+    ]
+    model.zero_grad()
+    (losses[1] - losses[0]).backward()
+    for part in ("projector", "style_projector", "encoder", "style_encoder"):
+        assert any(value.grad.abs().sum() > 0 for value in model.part(part).parameters()), part
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_both_players_can_move_at_once(kind: str) -> None:
+    """For methods that know nothing of turns."""
+    objective, model = made(kind)
+    images, labels = batch(kind)
+    objective.loss(model, [images], labels, torch.Generator().manual_seed(0)).backward()
+    assert all(value.grad is not None for value in model.parameters())
+
+
+def test_what_is_content_is_shared_and_what_is_style_is_private() -> None:
+    for kind in KINDS:
+        _, model = made(kind)
+        private = {part for part, role in model.roles.items() if role is Role.PRIVATE}
+        style = {part for part in model.roles if part.startswith("style_")} | {"vectorizer"}
+        assert private == style | ({"modulation"} & set(model.roles)) | (
+            {"label_modulation"} & set(model.roles)
+        )
+    _, model = made("conditional-gan", **{"objective.label_maps": "shared"})
+    assert model.roles["label_modulation"] is Role.SHARED
+
+
+def test_pixels_are_drawn_on_the_scale_of_the_data() -> None:
+    objective, model = made("gan", **{"data.mean": 0.5, "data.std": 0.25})
+    with torch.no_grad():
+        model.part("generator").pixels.bias.fill_(100)  # all white
+        drawn = objective.generate(model, draw_pairs(4, 4, 0, torch.Generator()))
+    assert drawn.unique().tolist() == [2.0]
+
+
+def test_the_linear_gan_draws_points_and_a_background() -> None:
+    objective, model = made("linear-gan")
+    rng = torch.Generator().manual_seed(0)
+    latents = draw_pairs(4000, 1, 0, rng)
+    line, own = model.part("generator"), model.part("vectorizer")
+    expected = latents.content * line.weight + line.bias + latents.style * own.weight + own.bias
+    drawn = objective.generate(model, latents)
+    torch.testing.assert_close(drawn[:, 0, :, 7], expected)
+    shown = objective.fakes(model, latents, rng)
+    same = (shown == drawn).flatten(1).all(1)
+    assert 0.45 < float(same.float().mean()) < 0.55
+    assert float(shown[~same][..., 0].std()) == pytest.approx(1, abs=0.05)
+
+
+def test_data_that_do_not_fit_say_so() -> None:
+    with pytest.raises(ConfigError, match="at least 2 classes"):
+        build_network(load(KINDS["conditional-gan"]), (8, 8), 1, 0)
+    with pytest.raises(ConfigError, match=r"points of a plane.*data\.name=simpson"):
+        build_network(load(KINDS["linear-gan"]), (8, 8), 1, 0)
+    with pytest.raises(ConfigError, match="square images"):
+        build_network(load(KINDS["gan"]), (8, 10), 1, 0)
+    from fedssl.data.federation import federate
+
+    with pytest.raises(DataError, match="needs labels"):
+        federate(load(KINDS["conditional-gan"], {"data": KINDS["linear-gan"]["data"], "partition": "iid"}))

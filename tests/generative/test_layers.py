@@ -1,0 +1,66 @@
+"""Spectral normalisation divides by the largest singular value, also without a vector carried along."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from fedssl.generative.layers import EqualLinear, SpectralConv, SpectralEmbedding, SpectralLinear
+
+
+@pytest.fixture(
+    params=[lambda: SpectralConv(3, 8, 3), lambda: SpectralLinear(12, 5), lambda: SpectralEmbedding(7, 6)]
+)
+def layer(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    return request.param()
+
+
+def test_outside_of_training_the_largest_singular_value_is_one(layer: nn.Module) -> None:
+    largest = torch.linalg.svdvals(layer.eval().normalised().flatten(1))[0]
+    assert float(largest.detach()) == pytest.approx(1, abs=0.02)
+
+
+def test_a_foreign_vector_makes_no_difference_outside_of_training(layer: nn.Module) -> None:
+    """It is private: a global network is evaluated with the one it was born with."""
+    other = copy.deepcopy(layer)
+    other.u.copy_(torch.nn.functional.normalize(torch.randn(len(other.u)), dim=0))
+    torch.testing.assert_close(layer.eval().normalised(), other.eval().normalised(), rtol=0.02, atol=0.02)
+
+
+def test_training_carries_the_vector_on_and_evaluation_does_not(layer: nn.Module) -> None:
+    before = layer.u.clone()
+    layer.eval().normalised()
+    assert torch.equal(layer.u, before)
+    layer.train().normalised()
+    assert not torch.equal(layer.u, before)
+    assert float(layer.u.norm()) == pytest.approx(1)
+
+
+def test_a_training_pass_is_pytorchs() -> None:
+    torch.manual_seed(0)
+    ours, theirs = SpectralLinear(6, 4), nn.Linear(6, 4)
+    theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias})
+    spectral_norm(theirs, n_power_iterations=1)
+    theirs.parametrizations.weight[0]._u.copy_(ours.u)
+    x = torch.randn(3, 6)
+    for _ in range(3):
+        a, b = ours(x), theirs(x)
+        torch.testing.assert_close(a, b)
+        grads = [
+            torch.autograd.grad(out.square().sum(), weight)[0]
+            for out, weight in ((a, ours.weight), (b, theirs.parametrizations.weight.original))
+        ]
+        torch.testing.assert_close(*grads)
+
+
+def test_equalised_layers_have_outputs_of_the_size_of_their_inputs() -> None:
+    torch.manual_seed(0)
+    layer = EqualLinear(256, 256)
+    assert float(layer.weight.std()) == pytest.approx(1, abs=0.02)
+    x = torch.randn(500, 256)
+    assert float(torch.relu(layer(x)).square().mean()) == pytest.approx(1, abs=0.05)  # He's gain

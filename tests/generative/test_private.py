@@ -1,0 +1,129 @@
+"""Private really is private: never in an upload, and not changed by the server, in all three kinds of model.
+
+The checks are run on broken methods, too: a test that a leak would not fail is no test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedssl.config import Config, load
+from fedssl.data.federation import federate
+from fedssl.engines.loop import server_tools
+from fedssl.engines.memory import MemoryStore
+from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.tasks import Task
+from fedssl.evaluation.models import Models
+from fedssl.methods.client import Client
+from fedssl.methods.padpaf import PaDPaF
+from fedssl.models.model import Model
+from fedssl.state import Broadcast, ClientMemory, ServerState
+from tests.generative.small import KINDS
+
+# By hand, and not from the model's own roles: what PaDPaF keeps at home (section 4.1).
+PRIVATE = ("style_", "vectorizer.", "modulation.", "label_modulation.")
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked", ".u")
+
+
+def is_private(name: str) -> bool:
+    return name.startswith(PRIVATE) or name.endswith(BUFFERS)
+
+
+class SharesAll(PaDPaF):
+    """Broken: no split at all."""
+
+    def shared(self, model: Model) -> list[str]:
+        return [name for name, value in model.state_dict().items() if value.is_floating_point()]
+
+
+class SharesStatistics(PaDPaF):
+    """Broken: buffers travel with the parameters."""
+
+    def shared(self, model: Model) -> list[str]:
+        own = set(super().shared(model))
+        return [name for name in model.state_dict() if name in own or name.endswith((".u", "running_mean"))]
+
+
+class Forgets(PaDPaF):
+    """Broken: a client begins every round with fresh private parts."""
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+        return super().receive(client, broadcast, ClientMemory())
+
+
+class ServerOverwrites(PaDPaF):
+    """Broken: what the server sends replaces what is private."""
+
+    def remembered(self, model: Model) -> list[str]:
+        return [name for name in super().remembered(model) if not name.startswith("style_")]
+
+
+def two_rounds(config: Config, folder: Path) -> Iterator[tuple[ServerState, ServerState, Any, Any]]:
+    """Of each client: the server before and after, its upload, its tensors before and after the update."""
+    federation = federate(config)
+    images = federation.train
+    network = build_network(config, images.size, images.channels, len(images.classes))
+    runner = ClientRunner(config, federation, network, MemoryStore(folder, 64))
+    server = Models(runner).first_server()
+    aggregate = config.method.aggregate(server, 1, server_tools(config, runner.model))
+    left = {}
+    for client in range(2):
+        outcome = runner.run(Task(1, client, config.method.broadcast(server, client, 1)))
+        assert not outcome.failure, outcome.failure
+        left[client] = (
+            {name: value.clone() for name, value in runner.model.state_dict().items()},
+            outcome.upload,
+        )
+        aggregate.add(outcome.upload)
+    after = aggregate.finish()
+    for client, (trained, upload) in left.items():
+        model = runner.receive(Task(2, client, config.method.broadcast(after, client, 2), memory_round=1))
+        yield server, after, upload, (trained, dict(model.state_dict()))
+
+
+def check(config: Config, folder: Path) -> None:
+    seen = []
+    for before, after, upload, (trained, received) in two_rounds(config, folder):
+        private = [name for name in trained if is_private(name)]
+        assert private
+        assert not [name for name in upload.state if is_private(name)], "private tensors in an upload"
+        assert not [name for name in after.model if is_private(name)], "private tensors at the server"
+        assert not [name for name in after.memory if any(part in name for part in PRIVATE)]
+        for name in private:
+            assert torch.equal(trained[name], received[name]), f"{name} changed with the server's update"
+        shared = [name for name in trained if not is_private(name)]
+        assert set(upload.state) == set(shared)
+        for name in shared:
+            assert torch.equal(received[name], after.model[name])
+        assert any(not torch.equal(before.model[name], after.model[name]) for name in shared)
+        seen.append(trained)
+    # And the clients' private tensors are their own.
+    moved = [name for name, value in seen[0].items() if is_private(name) and value.is_floating_point()]
+    assert any(not torch.equal(seen[0][name], seen[1][name]) for name in moved)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_private_tensors_stay_and_are_not_touched(kind: str, tmp_path: Path) -> None:
+    check(load(KINDS[kind]), tmp_path)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("broken", [SharesAll, SharesStatistics, Forgets, ServerOverwrites])
+def test_the_check_fails_where_the_split_is_broken(kind: str, broken: type[PaDPaF], tmp_path: Path) -> None:
+    if kind == "linear-gan" and broken is SharesStatistics:
+        pytest.skip("it has no buffers")
+    config = load(KINDS[kind]).model_copy(update={"method": broken(name="broken")})
+    with pytest.raises(AssertionError):
+        check(config, tmp_path)
+
+
+def test_the_label_maps_follow_their_option(tmp_path: Path) -> None:
+    config = load(KINDS["conditional-gan"], {"objective.label_maps": "shared"})
+    for _, after, upload, _ in two_rounds(config, tmp_path):
+        assert any(name.startswith("label_modulation.") for name in upload.state)
+        assert any(name.startswith("label_modulation.") for name in after.model)

@@ -1,0 +1,314 @@
+"""What can be done with trained generators, each on a run of a second."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.linalg import sqrtm
+
+import fedssl
+from fedssl.errors import ConfigError, DataError
+from fedssl.evaluation.protocols import bring_back
+from fedssl.generative.fid import described, frechet
+from fedssl.generative.grids import cross, sheet
+from fedssl.generative.judge import find_judge
+from fedssl.generative.restyle import Restyle
+from fedssl.generative.sampling import Studio, settle
+from fedssl.generative.use import USES, generate
+from fedssl.options import choose
+from fedssl.rundir import RunDir
+from tests.generative.small import run_of
+
+FEW = {"steps": 5, "batch": 8, "hidden": 8}
+
+
+def studio_of(run: fedssl.Run) -> Studio:
+    return Studio(bring_back(run.directory, {}))
+
+
+# --- sampling ---------------------------------------------------------------------------------------
+
+
+def test_a_client_draws_with_the_shared_generator_and_its_own_style(gan: fedssl.Run) -> None:
+    studio = studio_of(gan)
+    one, two = studio.model(0).state_dict(), studio.model(1).state_dict()
+    assert torch.equal(one["generator.linear.weight"], two["generator.linear.weight"])
+    assert not torch.equal(one["vectorizer.layers.0.weight"], two["vectorizer.layers.0.weight"])
+    latents = studio.latents(5, "here")
+    drawn = studio.draw(0, latents)
+    assert (drawn.shape, drawn.dtype) == ((5, 8, 8, 1), torch.uint8)
+    assert torch.equal(drawn, studio_of(gan).draw(0, latents))
+    assert not torch.equal(drawn, studio.draw(1, latents))
+
+
+def test_an_image_does_not_depend_on_the_others_drawn_with_it(gan: fedssl.Run) -> None:
+    studio = studio_of(gan)
+    many = studio.latents(12, "here")
+    alone = studio.draw(0, type(many)(many.content[3:5], many.style[3:5]))
+    difference = studio.draw(0, many)[3:5].int() - alone.int()
+    assert int(difference.abs().max()) <= 1
+
+
+def test_statistics_are_measured_on_what_is_drawn(gan: fedssl.Run) -> None:
+    """With them, evaluation gives what a large batch with its own statistics gives."""
+    studio = studio_of(gan)
+    model = studio.model(0)
+    latents = studio.latents(2000, "large")
+    with torch.no_grad():
+        settled = studio.objective.generate(model, latents)
+        model.train()
+        batch = studio.objective.generate(model, latents)
+    settle(studio.objective, model, studio.rng("settle"))
+    assert float((settled - batch).abs().mean()) < 0.03
+    assert not any(module.training for module in model.modules())
+
+
+def test_ditto_draws_with_the_clients_own_model(tmp_path: Path) -> None:
+    studio = studio_of(run_of("gan", tmp_path / "run", method="padpaf-ditto", rounds=1))
+    assert not studio.model(0).has("personal")
+    one, two = (studio.model(client).state_dict()["generator.linear.weight"] for client in (0, 1))
+    assert not torch.equal(one, two)
+
+
+def test_real_images_have_the_clients_looks(gan: fedssl.Run) -> None:
+    studio = studio_of(gan)
+    test = studio.run.federation.test
+    x, y = studio.test_images(1, 3)
+    assert torch.equal(x, studio.run.trained.shift.apply(test.x[1::2][:3], 1, 2))
+    assert torch.equal(y, test.y[1::2][:3])
+    x, y = studio.train_images(0, 10**6)
+    assert len(x) == len(y) == 30
+    assert studio.seen_labels(0) == sorted(set(y.tolist()))
+
+
+def test_a_run_without_a_generator_says_so(tmp_path: Path) -> None:
+    from tests.small import small_run
+
+    run = small_run(tmp_path / "run", rounds=1)
+    with pytest.raises(ConfigError, match=r"objective\.name=simclr generates nothing"):
+        generate(run.directory, "grid", {})
+
+
+# --- pictures ---------------------------------------------------------------------------------------
+
+
+def test_a_sheet_places_images_row_by_row() -> None:
+    images = torch.arange(1, 6, dtype=torch.uint8).view(5, 1, 1, 1).expand(5, 2, 3, 1)
+    page = sheet(images, 3)
+    assert page.shape == (7, 13, 1)
+    assert [int(page[1, left, 0]) for left in (1, 5, 9)] == [1, 2, 3]
+    assert [int(page[4, left, 0]) for left in (1, 5, 9)] == [4, 5, 128]
+
+
+def test_a_grid_crosses_styles_with_contents(conditional: fedssl.Run) -> None:
+    latents = cross(studio_of(conditional), 3, 12)
+    content, style = latents.content.view(3, 12, -1), latents.style.view(3, 12, -1)
+    assert torch.equal(content[0], content[2])
+    assert torch.equal(style[:, 0], style[:, 11])
+    assert not torch.equal(style[0], style[1])
+    assert latents.labels.tolist() == ([*range(10), 0, 1] * 3)
+
+
+@pytest.mark.parametrize(("what", "numbers"), [("grid", ["content_kept"]), ("clients", ["content_kept"])])
+def test_pictures_of_a_gan(gan: fedssl.Run, what: str, numbers: list[str]) -> None:
+    found = generate(gan.directory, what, {"columns": 4})
+    assert Image.open(found["picture"]).size[0] > 100
+    assert all(0 <= found[number] <= 1 for number in numbers)
+    line = json.loads((gan.path / "generated.jsonl").read_text().splitlines()[-1])
+    assert (line["what"], line["options"], line["found"]) == (what, {"columns": 4}, found)
+
+
+def test_labels_that_a_client_never_saw(conditional: fedssl.Run) -> None:
+    found = generate(conditional.directory, "labels", {})
+    assert Path(found["picture"]).exists()
+    seen = [set(row["seen"]) for row in found["clients"]]
+    assert seen[0] | seen[1] == set(range(10))
+    assert not seen[0] & seen[1]
+    everything = [row["recognised"] for row in found["clients"]]
+    known = [everything[client][label] for client in (0, 1) for label in seen[client]]
+    unknown = [everything[client][label] for client in (0, 1) for label in set(range(10)) - seen[client]]
+    assert found["seen"] == pytest.approx(sum(known) / len(known))
+    assert found["unseen"] == pytest.approx(sum(unknown) / len(unknown))
+
+
+def test_a_model_without_labels_draws_none(gan: fedssl.Run) -> None:
+    with pytest.raises(ConfigError, match="conditional-gan"):
+        generate(gan.directory, "labels", {})
+
+
+# --- the judge, and FID -----------------------------------------------------------------------------
+
+
+def test_a_judge_learns_digits_in_all_looks_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSSL_CACHE", str(tmp_path / "cache"))
+    run = run_of("gan", tmp_path / "run", rounds=1, **{"data.limit": 1000})
+    studio = studio_of(run)
+    judge = find_judge(studio)
+    assert judge.accuracy > 0.6
+    (file,) = (tmp_path / "cache").glob("judge-*.safetensors")
+    before = file.stat().st_mtime_ns
+    again = find_judge(studio_of(run))
+    assert file.stat().st_mtime_ns == before
+    x, _ = studio.test_images(1, 20)
+    assert torch.equal(judge.labels(x, 1), again.labels(x, 1))
+    # Another run on the same images has the same judge.
+    other = run_of("gan", tmp_path / "other", rounds=1, seed=0, **{"data.limit": 1000, "train.lr": 1e-4})
+    find_judge(studio_of(other))
+    assert len(list((tmp_path / "cache").glob("judge-*.safetensors"))) == 1
+
+
+def test_fid_is_the_distance_between_normal_distributions(gan: fedssl.Run) -> None:
+    studio = studio_of(gan)
+    judge = find_judge(studio)
+    rng = torch.Generator().manual_seed(0)
+    real = torch.randint(0, 256, (300, 8, 8, 1), dtype=torch.uint8, generator=rng)
+    fake = (real.flip(0).float() * 0.7).to(torch.uint8)
+    a, b = (judge.features(x).double().numpy() for x in (real, fake))
+    product = sqrtm(np.cov(a.T) @ np.cov(b.T)).real
+    expected = ((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(np.cov(a.T) + np.cov(b.T) - 2 * product)
+    assert frechet(real, fake, judge, torch.device("cpu")) == pytest.approx(expected, rel=1e-3)
+    assert frechet(real, real, judge, torch.device("cpu")) == pytest.approx(0, abs=1e-3 * expected)
+
+
+def test_fid_of_every_client_says_whose_features_it_used(gan: fedssl.Run) -> None:
+    found = generate(gan.directory, "fid", {"count": 20, "features": "classifier"})
+    assert len(found["clients"]) == 2
+    assert found["images"] == [20, 20]
+    assert found["mean"] == pytest.approx(sum(found["clients"]) / 2)
+    assert all(math.isfinite(value) and value > 0 for value in found["clients"])
+    assert found["features"].startswith("classifier trained on the data set")
+    assert described(None).startswith("Inception")
+
+
+# --- probes -----------------------------------------------------------------------------------------
+
+
+def test_probes_of_content_and_style(gan: fedssl.Run) -> None:
+    found = generate(gan.directory, "probe", {"count": 30, "test": 20})
+    assert 0 <= found["style"] <= 1
+    assert 0 <= found["content"] <= 1
+    assert len(found["clients"]) == 2
+    assert "60 train, 40 test" in found["images"]
+
+
+def test_whose_image_it_is_can_be_told_where_looks_differ(tmp_path: Path) -> None:
+    """Zoomed in, zoomed out, inverted: any features tell these apart."""
+    run = run_of("gan", tmp_path / "run", rounds=1, **{"partition.clients": 3, "data.limit": 300})
+    found = generate(run.directory, "predict-client", {"count": 80, "test": 20, "steps": 200})
+    assert found["style"] > 0.8
+    assert found["content"] > 0.8
+    assert found["chance"] == pytest.approx(1 / 3, abs=0.05)
+
+
+# --- re-styling and anonymization -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gan", "conditional"])
+def test_restyling(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    run = request.getfixturevalue(kind)
+    found = generate(run.directory, "restyle", {"source": 0, "target": 1, "count": 12, **FEW}, tmp_path)
+    assert found["images"] == 12
+    assert 0 <= found["kept"] <= 1
+    assert Path(found["picture"]).exists()
+    file = tmp_path / "maps.safetensors"
+    before = file.stat().st_mtime_ns
+    everywhere = generate(run.directory, "restyle", {"count": 6, **FEW}, tmp_path)
+    assert file.stat().st_mtime_ns == before  # the same maps, for other images
+    assert len(everywhere["clients"]) == 2
+    generate(run.directory, "restyle", {"count": 6, **FEW, "steps": 6}, tmp_path)
+    assert file.stat().st_mtime_ns != before
+
+
+def test_maps_learn_to_find_the_latents(gan: fedssl.Run, tmp_path: Path) -> None:
+    studio = studio_of(gan)
+    latents = studio.latents(400, "unseen")
+    features = studio.features(0, studio.draw(0, latents), "content")
+
+    def error(steps: int) -> float:
+        maps = Restyle(name="restyle", steps=steps, real=0.0).maps(studio, tmp_path / str(steps))
+        with torch.no_grad():
+            return float((maps.content(features) - latents.content).square().mean())
+
+    assert error(150) < 0.9 * error(1)
+    assert error(150) < 1  # what zeros would have
+
+
+def test_anonymizing_a_folder(gan: fedssl.Run, tmp_path: Path) -> None:
+    root, rng = tmp_path / "photos", np.random.default_rng(0)
+    (root / "deep").mkdir(parents=True)
+    for name in ("a.png", "deep/b.jpg"):
+        Image.fromarray(rng.integers(0, 255, (20, 24, 3), dtype=np.uint8)).save(root / name)
+    (root / "broken.png").write_bytes(b"no picture")
+    options = {"images": str(root), "reference": 1, "to": str(tmp_path / "out"), **FEW}
+    found = generate(gan.directory, "anonymize", options, tmp_path / "work")
+    assert (found["images"], list(found["skipped"])) == (2, ["broken.png"])
+    for name in ("a.png", "deep/b.png"):
+        assert Image.open(tmp_path / "out" / name).size == (8, 8)
+    assert not (tmp_path / "out" / "broken.png").exists()
+
+
+def test_a_conditional_model_anonymizes_by_predicted_labels(conditional: fedssl.Run, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("L", (8, 8), 40).save(tmp_path / "in" / "x.png")
+    found = generate(conditional.directory, "anonymize", {"images": str(tmp_path / "in"), **FEW}, tmp_path)
+    assert found["labels"] == "predicted from content features"
+
+
+# --- new clients ------------------------------------------------------------------------------------
+
+
+def test_new_clients_begin_with_what_was_trained(conditional: fedssl.Run, tmp_path: Path) -> None:
+    found = generate(conditional.directory, "adapt", {"rounds": 1}, tmp_path)
+    assert {"seen", "unseen", "content_kept"} <= set(found)
+    new = fedssl.Run(found["run"])
+    assert (new.config.rounds, new.config.shift.name, new.config.partition.clients) == (1, "padpaf-new", 3)
+    assert len(new.metrics[0]["clients"]) == 3
+    # One Adam step of 0.01 away from the trained server, and far from where training began.
+    trained = bring_back(conditional.directory, {})
+    after = bring_back(RunDir.open(found["run"]), {})
+    name = "generator.linear.weight"
+    moved = (after.server.model[name] - trained.server.model[name]).abs().max()
+    assert 0 < float(moved) <= 0.0101
+    assert generate(conditional.directory, "adapt", {"rounds": 1}, tmp_path)["seen"] == found["seen"]
+
+
+# --- what can go wrong ------------------------------------------------------------------------------
+
+
+def test_wrong_words_are_named(gan: fedssl.Run) -> None:
+    for what, options, text in (
+        ("gird", {}, "did you mean grid"),
+        ("grid", {"row": 3}, "did you mean rows"),
+        ("fid", {"features": "inceptoin"}, "did you mean inception"),
+        ("restyle", {"source": 7, **FEW}, "no client 7: the run has clients 0 to 1"),
+        ("anonymize", {}, "images=FOLDER"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            generate(gan.directory, what, options)
+    with pytest.raises(DataError, match="no folder"):
+        generate(gan.directory, "anonymize", {"images": "/nowhere", **FEW})
+
+
+def test_every_use_has_a_line_of_explanation_and_described_options() -> None:
+    for name in USES:
+        assert USES.summary(name)
+        use = choose(USES, {"name": name}, name)
+        assert all(field.description for field in type(use).model_fields.values())
+
+
+def test_the_command(gan: fedssl.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from fedssl.cli import main
+
+    words = ["generate", str(gan.path), "probe", "count=20", "test=10", "-o", str(tmp_path)]
+    assert main(words) == 0
+    assert "content" in json.loads(capsys.readouterr().out)
+    assert main(["generate", str(gan.path), "prob"]) == 2
+    assert "did you mean probe" in capsys.readouterr().err
