@@ -399,3 +399,31 @@ def test_options_are_checked():
     model = SimCLR().build(Narrow(), 3, HEADS)
     assert isinstance(FeatARC().parts(model, None, HEADS)["anchor"].module, Anchor)
     assert FeatARC(align=0.0).parts(model, None, HEADS) == {}
+
+
+def test_workers_and_a_restart_change_nothing(tmp_path):
+    from tests.small import SMALL
+
+    from fedssl import experiment
+    from fedssl.report.listener import Listener
+
+    class Stop(Exception):
+        pass
+
+    class StopAfterOne(Listener):
+        def round(self, line):
+            if line["round"] == 2:
+                raise Stop
+
+    keys = {"method": {"name": "featarc", "private_norm": True}, "checkpoint.every": 1, "train.epochs": 0.5}
+    whole = small_run(tmp_path / "whole", **keys)
+    workers = small_run(tmp_path / "workers", **keys, **{"engine.workers": 2})
+    with pytest.raises(Stop):
+        experiment.run(load(SMALL, keys), tmp_path / "stopped", StopAfterOne())
+    stopped = experiment.resume(tmp_path / "stopped", Listener())
+    assert digest(whole) == digest(workers) == digest(stopped.path)
+    clusters = [
+        [[client["cluster"] for client in line["clients"]] for line in metrics]
+        for metrics in (whole.metrics, workers.metrics, stopped.metrics())
+    ]
+    assert clusters[0] == clusters[1] == clusters[2]

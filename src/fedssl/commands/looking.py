@@ -61,8 +61,8 @@ def _watch(options: argparse.Namespace) -> None:
         return images.look(path, options.map)
 
     server = watch.serve(options.run, options.port, None if options.fast else draw)
-    print(f"{options.run} is shown at {server.url} (Ctrl-C ends the page, not the run)", flush=True)
     try:
+        print(f"{options.run} is shown at {server.url} (Ctrl-C ends the page, not the run)", flush=True)
         threading.Event().wait()
     except KeyboardInterrupt:
         print("\nthe page has ended; a run that is under way goes on")

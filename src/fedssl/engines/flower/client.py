@@ -148,13 +148,12 @@ def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
 
 def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> None:
     from fedssl.models.describe import described
-    from fedssl.models.encoders import build_encoder
     from fedssl.rundir import RunDir
 
     runner, task = prepare(text, tensors, node)
     config, images = runner.config, runner.federation.train
     module = config.method.personal_encoder(runner.receive(task))
-    encoder = build_encoder(config.model, images.size, images.channels)
+    encoder = config.objective.encoder(config, images.size, images.channels)
     RunDir(run_folder(text, node)).write_encoder(
         {name: value.detach().cpu() for name, value in module.state_dict().items()},
         described(encoder, config.data.mean, config.data.std, images.size, images.channels)

@@ -247,6 +247,9 @@ def client(site: Site, tell: Tell) -> None:
         )
         try:
             code = process.wait()
+        except KeyboardInterrupt:
+            tell("stopped")
+            return
         finally:
             process.terminate()
             process.wait()

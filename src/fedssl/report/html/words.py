@@ -40,7 +40,9 @@ def summary(run: RunFiles) -> list[str]:
 
 def _what(run: RunFiles) -> str:
     method, objective = run.value("method.name"), run.value("objective.name")
-    encoder = f"A {run.value('model.encoder')} encoder {'was' if run.result else 'is being'} trained"
+    draws = run.config is not None and hasattr(run.config.objective, "generate")
+    model = "generative model" if draws else f"{run.value('model.encoder')} encoder"
+    trained = f"A {model} {'was' if run.result else 'is being'} trained"
     sizes = client_sizes(run)
     held = f": {_count(sum(sizes), 'image')} held by {_count(len(sizes), 'client')}" if sizes else ""
     share = run.value("participation.per_round", 1.0)
@@ -56,7 +58,7 @@ def _what(run: RunFiles) -> str:
     done = _count(run.rounds, "round")
     if not run.result:
         done = f"{run.done} of {done} so far"
-    return f"{encoder} by {objective} with {method} on {run.data()}{held}{part}; {done}."
+    return f"{trained} by {objective} with {method} on {run.data()}{held}{part}; {done}."
 
 
 def _heterogeneity(run: RunFiles) -> str:

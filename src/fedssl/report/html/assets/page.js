@@ -37,7 +37,7 @@ function ago(time) {
 
 // What is going on: [class of the badge, word, more words].
 function situation({ finished, done, rounds, written: at, round_seconds: each }) {
-  if (finished) return ["good", "finished", `${rounds} rounds`];
+  if (finished) return ["good", "finished", rounds === 1 ? "1 round" : `${rounds} rounds`];
   const progress = `round ${done} of ${rounds}`;
   if (!shown.live) return ["bad", "unfinished", `${progress}; last written ${ago(at)}`];
   const silent = Date.now() / 1000 - at > Math.max(120, 10 * (each || 0));
