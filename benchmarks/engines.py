@@ -20,9 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,8 +58,7 @@ class Echo(FedAvg):
         return Training(0.0, 1, 0)
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Seconds before the first round, and of a round."""
 
     start: float
