@@ -21,8 +21,6 @@ from fedssl.experiment import Experiment
 from fedssl.report.listener import Listener
 from fedssl.rundir import RunDir
 
-TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as in a process of Flower's
-
 
 class Notes(Listener):
     """Keeps what is said."""
@@ -54,6 +52,7 @@ class FakeGrid:
     """Keeps every message that passes, as Flower's grid would carry it."""
 
     def __init__(self, nodes: list[FakeNode]) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as in a process of Flower's
         self.nodes = {node.info.node_id: node for node in nodes}
         self.asked: dict[str, Message] = {}
         self.down: list[Message] = []

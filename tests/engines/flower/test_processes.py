@@ -132,6 +132,7 @@ def check_refusals(sites, server, stranger, plain):
     for reason in (refused[1, 3], refused[2, 3], refused[3, 3]):
         assert f"client 3 left out: {reason}" in server.said()
     log = (sites.run / "flower" / "superlink.log").read_text()
+    assert "No SuperNode found with the given public key" in log
     assert "refused 127.0.0.1" in log
     assert "Failed to initialize the connection to the SuperLink" in stranger.said()
     sites.wait(lambda: plain.popen.poll() is not None, "a site without TLS should be refused")
