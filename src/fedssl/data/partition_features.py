@@ -72,7 +72,7 @@ def clustered(features: Features, clusters: int, components: int, seed: int) -> 
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     rows = features.reshape(len(features), -1).astype(np.float64)
     few = min(components, *rows.shape)
