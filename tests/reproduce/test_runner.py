@@ -15,7 +15,7 @@ from fedssl.reproduce import measure
 from fedssl.reproduce.cells import cells
 from fedssl.reproduce.measure import take
 from fedssl.reproduce.recipe import Measure, Recipe, load
-from fedssl.reproduce.runner import Outcome, alone, run_cells
+from fedssl.reproduce.runner import Outcome, alone, lock_of, run_cells
 from tests.reproduce.conftest import FakeTraining
 
 
@@ -158,6 +158,26 @@ def test_a_lock_is_waited_for_and_dies_with_its_owner(tmp_path: Path) -> None:
     process.kill()
     waiter.join(5)
     assert (tmp_path / "entered").exists()
+
+
+def test_a_run_that_another_command_is_at_is_left_for_last(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    planned = cells(small, "smoke", 1, {})
+    held = tmp_path / "held"
+    arguments = (lock_of(tmp_path / planned[0].folder), held)
+    process = multiprocessing.get_context("fork").Process(target=_hold, args=arguments)
+    process.start()
+    while not held.exists():
+        time.sleep(0.01)
+
+    def told(outcomes: list[Outcome]) -> None:
+        if len(outcomes) == len(planned) - 1:
+            process.kill()
+
+    outcomes = run_cells(planned, tmp_path, Console(file=StringIO()), told)
+    assert [outcome.cell for outcome in outcomes] == planned
+    assert training.trained[-1] == tmp_path / planned[0].folder
 
 
 def _enter(lock: Path, entered: Path) -> None:

@@ -35,35 +35,39 @@ class Outcome:
 def run_cells(
     cells: Sequence[Cell], runs: Path, console: Console, told: Callable[[list[Outcome]], object]
 ) -> list[Outcome]:
-    """One outcome a cell; `told` hears of all that there are after each run."""
-    outcomes: list[Outcome] = []
+    """One outcome a cell, in their order; `told` hears of all that there are after each run."""
+    outcomes: dict[str, Outcome] = {}
     failed: dict[tuple[Path, str], str] = {}
     paths = {cell.folder: locate(runs, cell) for cell in cells}
+    waiting = list(cells)
     began, worked = time.monotonic(), 0
-    for number, cell in enumerate(cells, start=1):
+    while waiting:
+        # A run that another command is at is left for later: two commands share the work of one table.
+        cell = next((each for each in waiting if not taken(lock_of(paths[each.folder]))), waiting[0])
+        waiting.remove(cell)
         path, start = paths[cell.folder], time.monotonic()
         reused, what = (path / "result.json").exists(), (path, cell.measure.model_dump_json())
         if what not in failed:
             try:
-                outcomes.append(run_cell(cell, path))
+                outcomes[cell.name] = run_cell(cell, path)
             except Exception as error:  # whatever it is, the other cells go on
                 failed[what] = _in_short(error)
                 _keep_traceback(path)
         if what in failed:
-            outcomes.append(Outcome(cell, path, error=failed[what]))
+            outcomes[cell.name] = Outcome(cell, path, error=failed[what])
         worked += not reused
-        missing = _missing({paths[ahead.folder] for ahead in cells[number:]})
+        missing = _missing({paths[each.folder] for each in waiting})
         left = (time.monotonic() - began) / max(worked, 1) * missing
         took = "reused" if reused else duration(time.monotonic() - start)
-        console.print(_line(number, len(cells), outcomes[-1], took, left), markup=False)
+        console.print(_line(len(outcomes), len(cells), outcomes[cell.name], took, left), markup=False)
         if not reused:
-            told(outcomes)
-    return outcomes
+            told(_in_order(cells, outcomes))
+    return _in_order(cells, outcomes)
 
 
 def run_cell(cell: Cell, path: Path) -> Outcome:
     """Reuse a run that has finished, go on with one that was stopped, else start it; then measure."""
-    with alone(path.parent / ".locks" / path.name):
+    with alone(lock_of(path)):
         if not (path / "result.json").exists():
             train(cell.config, path)
         reading = take(path, cell.measure)
@@ -90,10 +94,30 @@ def alone(lock: Path) -> Iterator[None]:
         yield
 
 
+def taken(lock: Path) -> bool:
+    """Whether another command is at it now."""
+    if not lock.exists():
+        return False
+    with open(lock, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def lock_of(path: Path) -> Path:
+    return path.parent / ".locks" / path.name
+
+
 def rounds_done(path: Path) -> int:
     """How far a run has come that was stopped."""
     metrics = path / "metrics.jsonl"
     return len(metrics.read_text(encoding="utf-8").splitlines()) if metrics.exists() else 0
+
+
+def _in_order(cells: Sequence[Cell], outcomes: dict[str, Outcome]) -> list[Outcome]:
+    return [outcomes[cell.name] for cell in cells if cell.name in outcomes]
 
 
 def _missing(paths: set[Path]) -> int:
