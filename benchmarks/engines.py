@@ -2,19 +2,20 @@
 
 Clients do nothing but send back what they got: 0.1, 5 or 45 MB. The bare loop copies the tensors for every
 client and averages them, in one process without files. Rounds with one client and with several tell apart
-what a round costs and what a client costs; what comes before the first round is start-up.
+what a round costs and what a client costs; what comes before the first round is start-up. Of all rounds but
+the first the fastest counts, since whatever else a machine does makes rounds slower and never faster.
 
-    python benchmarks/engines.py [--engines bare,local,workers,ray,sites] [--megabytes 0.1,5,45] [--rounds 4]
+    python benchmarks/engines.py [--engines bare,local,workers,ray,sites] [--megabytes 0.1,5,45] [--rounds 5]
 
-`ray` is Flower's simulation with one process, `sites` a SuperLink and SuperNodes over TLS on this machine
-(extra `flower`): a site looks for work every 3 seconds and starts a process for each task.
+`local` is one process, `workers` two, `ray` is Flower's simulation with one process, `sites` a SuperLink and
+SuperNodes over TLS on this machine (extra `flower`): a site looks for work every 3 seconds and starts a
+process for each task.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -88,14 +89,14 @@ def bare(megabytes: float, clients: int, rounds: int, folder: Path) -> Cost:
     began = time.monotonic()
     state = torch.zeros(round(megabytes * 2**20 / 4))
     start, seconds = time.monotonic() - began, []
-    for _ in range(max(rounds, 20)):
+    for _ in range(10):
         began, total = time.monotonic(), torch.zeros_like(state)
         for _ in range(clients):
             received = state.clone()
             total += received.clone()
         state = total / clients
         seconds.append(time.monotonic() - began)
-    return Cost(start, statistics.median(seconds))
+    return Cost(start, min(seconds))
 
 
 class Watch(Listener):
@@ -121,8 +122,9 @@ def here(**engine: Any) -> Callable[[float, int, int, Path], Cost]:
 
 
 def from_lines(lines: list[dict[str, Any]], until_first: float) -> Cost:
-    later = [line["seconds"] for line in lines[1:]]
-    return Cost(until_first - statistics.median(later), statistics.median(later))
+    """Start-up is what the end of the first round took beyond a round."""
+    fastest = min(line["seconds"] for line in lines[1:])
+    return Cost(until_first - fastest, fastest)
 
 
 def sites(megabytes: float, clients: int, rounds: int, folder: Path) -> Cost:
@@ -147,6 +149,9 @@ def sites(megabytes: float, clients: int, rounds: int, folder: Path) -> Cost:
     try:
         server = start("server", str(folder / "server.toml"), "--out", str(folder / "run"), *place)
         processes.append(server)
+        # A site that comes before the server knows it is refused and waits before it comes again.
+        while not known(folder / "run" / "flower" / "sites.json", names) and server.poll() is None:
+            time.sleep(0.05)
         for name in names:
             words = ["--server", f"localhost:{port}", "--data", str(folder / "images")]
             words += ["--certs", str(folder / "keys" / name), "--state", str(folder / name)]
@@ -162,6 +167,10 @@ def sites(megabytes: float, clients: int, rounds: int, folder: Path) -> Cost:
         for process in processes:
             process.terminate()
             process.wait()
+
+
+def known(file: Path, names: list[str]) -> bool:
+    return file.exists() and json.loads(file.read_text()).keys() >= set(names)
 
 
 def start(*words: str) -> subprocess.Popen[bytes]:
@@ -183,9 +192,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--megabytes", default="0.1,5,45")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    print(f"{'engine':<10}{'MB':>6}{'start-up s':>12}{'round ms':>12}{'client ms':>12}")
+    torch.set_num_threads(1)  # as in all engines
+    print(f"{'engine':<10}{'MB':>6}{'start-up s':>12}{'round ms':>12}{'client ms':>12}{'beyond bare':>12}")
+    floor: dict[float, float] = {}
     for name in options.engines.split(","):
         measure, several = ENGINES[name]
         for megabytes in map(float, options.megabytes.split(",")):
@@ -193,9 +204,10 @@ def main() -> None:
                 alone = measure(megabytes, 1, options.rounds, Path(one))
                 together = measure(megabytes, several, options.rounds, Path(many))
             client = (together.round - alone.round) / (several - 1)
+            beyond = client - floor.setdefault(megabytes, client if name == "bare" else 0.0)
             print(
-                f"{name:<10}{megabytes:>6g}{alone.start:>12.1f}"
-                f"{1000 * (alone.round - client):>12.1f}{1000 * client:>12.1f}",
+                f"{name:<10}{megabytes:>6g}{alone.start:>12.1f}{1000 * (alone.round - client):>12.1f}"
+                f"{1000 * client:>12.1f}{1000 * beyond:>12.1f}",
                 flush=True,
             )
 

@@ -51,21 +51,22 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _server(options: argparse.Namespace) -> None:
     from fedssl.config import parse_overrides, read_toml
-    from fedssl.engines.flower.launch import Place, server
+    from fedssl.engines.flower.launch import Place, server, stoppable
 
     _one_of(options)
     if options.sites and not options.insecure:
         raise ConfigError("--sites is for --insecure: else the sites are those whose keys are in --certs")
     first = options.words[:1]
     file = first[0] if first and "=" not in first[0] else None
-    server(
-        Path(options.out),
-        read_toml(file) if file else {},
-        parse_overrides(options.words[1:] if file else options.words),
-        Place(options.host, options.port, Path(options.certs) if options.certs else None),
-        _names(options.sites),
-        _tell,
-    )
+    with stoppable("stopped: the same command goes on from the last round", _tell):
+        server(
+            Path(options.out),
+            read_toml(file) if file else {},
+            parse_overrides(options.words[1:] if file else options.words),
+            Place(options.host, options.port, Path(options.certs) if options.certs else None),
+            _names(options.sites),
+            _tell,
+        )
 
 
 def _one_of(options: argparse.Namespace) -> None:
@@ -89,7 +90,7 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _client(options: argparse.Namespace) -> None:
     from fedssl.engines.flower.certs import check_name
-    from fedssl.engines.flower.launch import Site, client, private_key
+    from fedssl.engines.flower.launch import Site, client, private_key, stoppable
 
     _one_of(options)
     certs = Path(options.certs) if options.certs else None
@@ -99,9 +100,9 @@ def _client(options: argparse.Namespace) -> None:
     check_name(name)
     state = Path(options.state) if options.state else Path.home() / ".fedssl" / "sites" / name
     _tell(f"{name}: {_count(Path(options.data)):,} images in {options.data}; memory in {state}")
-    client(
-        Site(options.server, Path(options.data), state, certs, name, options.threads, options.device), _tell
-    )
+    site = Site(options.server, Path(options.data), state, certs, name, options.threads, options.device)
+    with stoppable("stopped", _tell):
+        client(site, _tell)
 
 
 def _count(data: Path) -> int:

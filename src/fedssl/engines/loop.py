@@ -158,7 +158,7 @@ class RoundLoop:
         try:
             upload.state = wire.rounded(upload.state, self.config.wire.dtype)
             upload.values |= aggregate.add(upload)
-        except RunError as error:  # a cluster that does not exist, a value beyond 16 bits
+        except (RunError, ValueError) as error:  # no such cluster, a value beyond 16 bits, no mass
             return str(error)
         return ""
 

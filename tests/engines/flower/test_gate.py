@@ -81,6 +81,24 @@ def test_requests_that_are_too_long_are_not_read_to_their_end():
     assert ask("/v1/fleet/push-object", b"x" * (CHUNK + 200_000))[0] == 413
 
 
+@pytest.mark.parametrize("kind", ["websocket", "http"])
+def test_what_is_broken_off_or_no_http_does_not_get_through(kind):
+    seen, sent = [], []
+
+    async def superlink(scope, receive, send):
+        seen.append(await receive())
+
+    async def receive():
+        return {"type": f"{kind}.disconnect"}
+
+    async def send(event):
+        sent.append(event)
+
+    scope = {"type": kind, "path": "/v1/fleet/push-messages", "client": THERE, "server": ("192.0.2.1", 1)}
+    asyncio.run(Gate(superlink, MAX)(scope, receive, send))
+    assert seen == []
+
+
 def pushed(content):
     return PushObjectRequest(object_id="0" * 64, object_content=content).SerializeToString()
 

@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from PIL import Image
 from tests.engines.flower.grid import FakeGrid, FakeNode, at_sites, run_with, site_folders
 from tests.small import SMALL, digest, small_run
 
@@ -308,7 +309,7 @@ def test_a_server_that_was_stopped_goes_on_with_the_memories_at_the_sites(tmp_pa
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
     whole = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
 
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     class Stopping(FakeGrid):
@@ -328,15 +329,16 @@ def test_a_server_that_was_stopped_goes_on_with_the_memories_at_the_sites(tmp_pa
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def spoiled(change):
-    """A script that answers honestly and then changes the upload."""
+def spoiled(*changes):
+    """A script that answers honestly and then changes the upload, in each of the first rounds otherwise."""
 
     def script(node, round, message):
-        if round != 1:
+        if round > len(changes):
             return None
         reply = FakeNode.answer(node, message)
         text = messages.text_of(reply.content)
         (data,) = messages.tensors_of(reply.content)
+        change = changes[round - 1]
         return Message(change(text, messages.wire.unpacked(data, 1 << 30)), reply_to=message)
 
     return script
@@ -385,9 +387,19 @@ RUBBISH = {
     "loss is nan": with_text(loss=float("nan")),
     "mu is inf": with_text(values={"mu": float("inf")}),
     "unknown key 'evil'": with_text(evil=1),
-    "values": with_text(values={f"v{number}": 1.0 for number in range(100)}),
+    "values": with_text(values={f"v{number}": 1.0 for number in range(5000)}),
+    "values.mu": with_text(values={"mu": 10**400}),
+    "num_samples=1": with_text(num_samples=10**400),
+    "values with reserved names: client": with_text(values={"client": 0}),
+    "seconds=nan": with_text(seconds=float("nan")),
+    "a message whose tensors are not numbered": lambda text, state: RecordDict(
+        {
+            "text": ConfigRecord({"json": json.dumps(text)}),
+            "tensors": ArrayRecord({"x": messages.array(state, "float32")}),
+        }
+    ),
     "a message without text, or with too much of it": lambda text, state: RecordDict(
-        {"text": ConfigRecord({"json": "[" * 100_000})}
+        {"text": ConfigRecord({"json": "[" * 2_000_000})}
     ),
     "a message whose text is no JSON": lambda text, state: RecordDict(
         {"text": ConfigRecord({"json": "[" * 9999})}
@@ -396,16 +408,93 @@ RUBBISH = {
 }
 
 
-@pytest.mark.parametrize("reason", RUBBISH)
-def test_rubbish_is_refused_with_the_reason_and_costs_one_contribution(tmp_path, reason):
-    found = three_sites(tmp_path, spoiled(RUBBISH[reason]))
-    keys = {"rounds": 2, "participation.max_change": 10.0, "participation.max_images": 1000}
+def test_rubbish_is_refused_with_the_reason_and_costs_one_contribution(tmp_path):
+    """One kind in every round of a run, and in the last round the site is honest again."""
+    found = three_sites(tmp_path, spoiled(*RUBBISH.values()))
+    rounds = len(RUBBISH) + 1
+    keys = {"rounds": rounds, "participation.max_change": 10.0, "participation.max_images": 1000}
     out = tmp_path / "grid"
     run_with(FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), out)
-    ((round, client, said),) = failures(out)
-    assert (round, client) == (1, 1)
-    assert reason in said
-    assert [client["client"] for client in fedssl.Run(out).metrics[1]["clients"]] == [0, 1, 2]
+    refused = failures(out)
+    assert [(round, client) for round, client, _ in refused] == [(round, 1) for round in range(1, rounds)]
+    for (_, _, said), reason in zip(refused, RUBBISH, strict=True):
+        assert reason in said
+    took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
+    assert took_part == [[0, 2]] * (rounds - 1) + [[0, 1, 2]]
+
+
+def test_an_answer_that_flower_cannot_put_together_costs_one_contribution(tmp_path):
+    """Flower builds a message from pieces that a site sent; what it raises then must not end the run."""
+    found = site_nodes(tmp_path, load(BASE))
+
+    class Broken(FakeGrid):
+        def pull_messages(self, ids):
+            if any(self.asked[id].metadata.dst_node_id == found[1].info.node_id for id in ids):
+                raise KeyError("no such piece")
+            return super().pull_messages(ids)
+
+    out = tmp_path / "grid"
+    run_with(Broken(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1), out)
+    assert failures(out) == [(1, 1, "cannot be read: KeyError: 'no such piece'")]
+    assert [client["client"] for client in fedssl.Run(out).metrics[0]["clients"]] == [0, 2]
+
+
+def test_a_site_cannot_answer_for_another(tmp_path):
+    """An answer that names another site's question is still taken for what its own site says."""
+    found = site_nodes(tmp_path, load(BASE))
+    honest = FakeGrid(site_nodes(tmp_path / "honest", load(BASE)))
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1)
+    run_with(honest, config, tmp_path / "a")
+
+    class Posing(FakeGrid):
+        def pull_messages(self, ids):
+            replies = super().pull_messages(ids)
+            for reply in replies:
+                reply.metadata.__dict__["_reply_to_message_id"] = min(self.asked)
+            return replies
+
+    run_with(Posing(found), config, tmp_path / "b")
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    assert len(fedssl.Run(tmp_path / "b").metrics[0]["clients"]) == 3
+
+
+@pytest.mark.parametrize("overshoot", [0.0, 1.0])
+def test_a_node_that_leaves_before_it_can_be_asked_costs_its_round(tmp_path, overshoot):
+    found = site_nodes(tmp_path, load(BASE))
+
+    class Leaving(FakeGrid):
+        def push_messages(self, pushed):
+            ids = super().push_messages(pushed)
+            gone = [m.metadata.dst_node_id == found[1].info.node_id for m in pushed]
+            return ["" if left else id for id, left in zip(ids, gone, strict=True)]
+
+    out = tmp_path / "grid"
+    keys = {"rounds": 1, "participation.overshoot": overshoot}
+    if overshoot:
+        keys |= {"participation.per_round": 2}
+    notes = run_with(Leaving(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), out)
+    (line,) = fedssl.Run(out).metrics
+    assert {client["client"] for client in line["clients"]} == {0, 2}
+    assert failures(out) == [(1, 1, "its node has left")]
+    assert "client 1 has not got the result: its node has left" in notes.said
+
+
+def test_clients_that_scale_their_own_layers_do_so_at_sites_too(tmp_path):
+    keys = {"aggregation.name": "l-dawa", "aggregation.client_side": True, "rounds": 2}
+    local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
+    found = site_nodes(tmp_path, load(BASE))
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
+    run_with(FakeGrid(found), config, tmp_path / "grid")
+    assert digest(tmp_path / "grid") == digest(local)
+
+
+def test_an_upload_that_was_not_scaled_is_refused(tmp_path):
+    keys = {"aggregation.name": "l-dawa", "aggregation.client_side": True, "rounds": 1}
+    found = three_sites(tmp_path, spoiled(with_text(values={})))
+    run_with(FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
+    ((_, client, said),) = failures(tmp_path / "grid")
+    assert client == 1
+    assert "so it was not scaled" in said
 
 
 def test_a_cluster_that_does_not_exist_is_refused(tmp_path):
@@ -441,3 +530,78 @@ def test_a_run_of_sites_is_not_resumed_as_a_simulation(tmp_path):
     RunDir.create(tmp_path / "a", config)
     with pytest.raises(RunError, match="go on with `fedssl server`"):
         fedssl.resume(tmp_path / "a", quiet=True)
+
+
+# --- images at sites, and at the server -----------------------------------------------------------
+
+
+def a_site(tmp_path, fill):
+    """Three sites of which the middle one has a folder of its own making."""
+    found = site_nodes(tmp_path, load(BASE))
+    own = tmp_path / "own"
+    own.mkdir()
+    fill(own)
+    found[1].context.node_config["data"] = str(own)
+    return found
+
+
+def picture(file, side=20):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.effect_noise((side, side + 3), 60).convert("RGB").save(file)
+
+
+FOLDERS = {
+    "one image": (1, lambda own: picture(own / "a.jpg")),
+    "no labels, any size": (3, lambda own: [picture(own / f"{side}.png", side) for side in (5, 8, 300)]),
+    "labels": (2, lambda own: [picture(own / name / "a.png") for name in ("cats", "dogs")]),
+    "some broken": (1, lambda own: [picture(own / "a.png"), (own / "b.png").write_bytes(b"no image")]),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_site_may_have_any_number_of_images_with_or_without_labels(tmp_path, kind):
+    count, fill = FOLDERS[kind]
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1)
+    run_with(FakeGrid(a_site(tmp_path, fill)), config, tmp_path / "grid")
+    (line,) = fedssl.Run(tmp_path / "grid").metrics
+    assert line["failed"] == []
+    assert [client["images"] for client in line["clients"]][1] == count
+
+
+EMPTY = {
+    "holds no images": lambda own: None,
+    "none of 1 images can be read": lambda own: (own / "a.png").write_bytes(b"no image"),
+    "no folder": lambda own: own.rmdir(),
+}
+
+
+@pytest.mark.parametrize("said", EMPTY)
+def test_a_site_without_images_says_so_at_both_ends_and_the_others_go_on(tmp_path, caplog, said):
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1)
+    run_with(FakeGrid(a_site(tmp_path, EMPTY[said])), config, tmp_path / "grid")
+    ((_, client, reason),) = failures(tmp_path / "grid")
+    assert client == 1
+    assert said in reason
+    assert f"round 1 without this site: {reason}" in caplog.text
+    assert len(fedssl.Run(tmp_path / "grid").metrics[0]["clients"]) == 2
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_a_server_with_labelled_images_of_its_own_probes(tmp_path, method):
+    own = {"data.name": "digits", "data.limit": 60, "probe.every": 1, "probe.protocol": "linear"}
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=2, method=method, **own)
+    run_with(FakeGrid(site_nodes(tmp_path, load(BASE))), config, tmp_path / "grid")
+    run = fedssl.Run(tmp_path / "grid")
+    assert [probe["protocol"] for probe in run.result["probes"]] == ["linear", "knn"]
+    assert run.result["earth_movers_distance"] is None
+    assert all(0 <= line["probe"]["knn"] <= 100 for line in run.metrics)
+    assert sum(client["images"] for client in run.metrics[0]["clients"]) == 100  # the sites', not its own
+
+
+def test_a_server_without_images_says_why_there_are_no_probes(tmp_path):
+    keys = {"rounds": 1, "probe.every": 1, "probe.protocol": "linear"}
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
+    run_with(FakeGrid(site_nodes(tmp_path, load(BASE))), config, tmp_path / "grid")
+    run = fedssl.Run(tmp_path / "grid")
+    assert run.result["probes"] == []
+    assert run.result["why_no_probes"]

@@ -1,5 +1,9 @@
 """`fedssl server` and `fedssl client`, up to where processes would be started."""
 
+import os
+import signal
+import time
+
 import pytest
 
 pytest.importorskip("flwr")
@@ -112,3 +116,60 @@ def test_a_client_counts_its_images_and_has_the_name_of_its_key(tmp_path, monkey
     assert "berlin: 3 images" in capsys.readouterr().out
     assert started[0].name == "berlin"
     assert "--insecure" not in started[0].words()
+
+
+def a_site(tmp_path, **keys):
+    return launch.Site("localhost:1", tmp_path, tmp_path / "state", None, "a", **keys)
+
+
+class Ended:
+    """A process that did not live long."""
+
+    def wait(self):
+        return 1
+
+    def terminate(self):
+        pass
+
+
+def test_a_client_tries_for_ever_but_less_and_less_often(tmp_path, monkeypatch):
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch.Home, "start", lambda *_: Ended())
+    monkeypatch.setattr(launch.time, "sleep", sleep)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        launch.client(a_site(tmp_path), said.append)
+    assert waits == [5, 10, 20, 40, 60, 60]
+    assert said[0] == "no connection to localhost:1 (exit code 1): trying again in 5 s"
+
+
+def test_a_site_without_tls_is_refused_also_by_a_server_that_comes_later(tmp_path, monkeypatch):
+    tls = iter([False, True])
+    monkeypatch.setattr(launch, "speaks_tls", lambda server: next(tls))
+    monkeypatch.setattr(launch.Home, "start", lambda *_: Ended())
+    monkeypatch.setattr(launch.time, "sleep", lambda seconds: None)
+    with pytest.raises(ConfigError, match="refused: localhost:1 speaks TLS only"):
+        launch.client(a_site(tmp_path), lambda text: None)
+
+
+def test_a_service_manager_stops_things_in_order():
+    ended, said, before = [], [], signal.getsignal(signal.SIGTERM)
+
+    def work():
+        with launch.stoppable("stopped", said.append):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(60)
+            finally:
+                ended.append("Flower's processes")
+
+    with pytest.raises(SystemExit) as stopped:
+        work()
+    assert (stopped.value.code, ended, said) == (130, ["Flower's processes"], ["stopped"])
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -14,7 +14,7 @@ if sys.platform == "win32":
     pytest.skip("processes are killed by session", allow_module_level=True)
 
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from tests.engines.flower.processes import SLOWNESS, Sites, free_port
+from tests.engines.flower.processes import STEP, Sites, free_port
 from tests.small import SMALL, digest
 
 import fedssl
@@ -23,7 +23,6 @@ from fedssl.data.federation import federate
 from fedssl.engines.flower.certs import make_certs
 from fedssl.engines.flower.home import Home
 from fedssl.engines.flower.launch import Place, superlink
-from fedssl.methods import METHODS
 from fedssl.storage import load_tensors
 
 HERE = "tests.engines.flower.processes"
@@ -38,10 +37,9 @@ def assert_same_server(first, second, round):
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-METHODS_TRIED = [("simclr", "fedavg"), ("byol", "fedper"), ("simclr", "featarc")]
-
-
-@pytest.mark.parametrize(("objective", "method"), [case for case in METHODS_TRIED if case[1] in METHODS])
+@pytest.mark.parametrize(
+    ("objective", "method"), [("simclr", "fedavg"), ("byol", "fedper"), ("simclr", "featarc")]
+)
 def test_real_processes_give_the_same_bits_as_one(tmp_path, objective, method):
     """(FedEMA is in the test below, with nodes and a server that are killed.)"""
     keys = {"objective": objective, "method": method, "rounds": 2}
@@ -51,34 +49,37 @@ def test_real_processes_give_the_same_bits_as_one(tmp_path, objective, method):
     try:
         sites.configure(base, **keys, **{"participation.min_clients": 2})
         server = sites.server()
-        for number in range(2):
-            sites.client(number)
-        sites.wait(lambda: server.popen.poll() is not None, "the run should end")
+        sites.wait(sites.has_keys, "sites should be registered", server)
+        clients = [sites.client(number) for number in range(2)]
+        sites.wait(lambda: server.popen.poll() is not None, "the run should end", *clients)
         assert server.popen.returncode == 0, server.said()
         assert_same_server(sites.run, local.path, 2)
-        if method == "fedavg":
+        if method != "featarc":
             assert digest(sites.run) == digest(local)
-        for number in range(2):
-            (place,) = (sites.state(f"site-{number}") / "runs").iterdir()
-            assert (place / "encoder.safetensors").exists()
+        # A local run exports the global encoder, or the first client's own: so does the first site.
+        first, second = (next((sites.state(name) / "runs").iterdir()) for name in sites.names)
+        assert digest(first) == digest(local)
+        assert (second / "encoder.safetensors").exists()
     finally:
         sites.close()
 
 
 def test_nodes_and_server_are_killed_strangers_and_rubbish_are_refused_and_the_run_completes(tmp_path):
-    """Four sites: 1 is killed in round 2 and is back for round 5, 3 sends rubbish in rounds 1 to 3.
+    """Four sites: 1 is killed in round 2 and started again in round 4, 3 sends rubbish in rounds 1 to 3.
 
-    The server is killed in round 5. Then everything is compared with a run on one machine in which the
-    same clients were away, and all that went over the wire is searched for what should not be there.
+    The server is killed in round 5. No clock is set: a site that was killed is missed when Flower believes
+    that it is gone, so that a slow machine takes longer and nothing else. In the end everything is compared
+    with a run on one machine in which the same clients were away, and all that went over the wire is
+    searched for what should not be there.
     """
-    rounds = 7
+    rounds = 6
     base = {**BASE, "partition": {"scheme": "classes", "clients": 4, "classes": 3}}
     keys = {"objective": "byol", "method.name": f"{HERE}:Mallory", "rounds": rounds}
     sites = Sites(tmp_path / "sites", load(base), listen=True)
     try:
-        patient = {"participation.timeout": 30.0 * SLOWNESS, "engine.patience": 120.0 * SLOWNESS}
-        sites.configure(base, **keys, **patient)
+        sites.configure(base, **keys, **{"engine.patience": STEP})
         server = sites.server()
+        sites.wait(sites.has_keys, "sites should be registered", server)
         clients = [sites.client(number) for number in range(4)]
         stranger = a_stranger(sites)
         plain = sites.client(0, name="plain", trust=("--insecure", "--name", "plain"))
@@ -115,9 +116,8 @@ def check_who_was_there(sites, rounds):
     assert [line["round"] for line in metrics] == list(range(1, rounds + 1))
     there = {line["round"]: {client["client"] for client in line["clients"]} for line in metrics}
     assert there[1] == {0, 1, 2}
-    assert 1 not in there[2]
-    assert {0, 2} <= there[2] & there[3]
-    assert there[6] == there[7] == {0, 1, 2, 3}  # all are back, and Mallory is honest again
+    assert there[2] == there[3] == {0, 2}
+    assert there[6] == {0, 1, 2, 3}  # all are back, and Mallory is honest again
 
 
 def check_refusals(sites, server, stranger, plain):

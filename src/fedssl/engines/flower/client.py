@@ -6,6 +6,7 @@ A simulated node finds both where the server has put them.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from fedssl.engines.tasks import Outcome, Task
 
 app = ClientApp()
+log = logging.getLogger("flwr")
 
 
 @app.query()
@@ -39,6 +41,8 @@ def train(message: Message, context: Context) -> Message:
     """Receive, train, upload."""
     text = messages.text_of(message.content, longest=1 << 24)
     outcome = work(text, messages.tensors_of(message.content), context.node_config)
+    if outcome.failure:
+        log.warning("round %s without this site: %s", text["round"], outcome.failure)
     return Message(messages.reply(outcome, text["config"]["wire"]["dtype"]), reply_to=message)
 
 
@@ -53,6 +57,7 @@ def keep(message: Message, context: Context) -> Message:
         write_encoder(text, messages.tensors_of(message.content), context.node_config)
         outcome = Outcome(text["client"])
     except FedsslError as error:
+        log.warning("the encoder was not written: %s", error)
         outcome = Outcome(text["client"], failure=str(error))
     return Message(messages.reply(outcome, "float32"), reply_to=message)
 

@@ -46,8 +46,13 @@ class Gate:
         self.pieces = -(-max_bytes // CHUNK)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_here(scope):
-            await self.app(scope, receive, noting(scope, send) if scope["type"] == "http" else send)
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # Flower speaks nothing else
+            return
+        if is_here(scope):
+            await self.app(scope, receive, noting(scope, send))
             return
         try:
             if not scope["path"].startswith(FLEET):
@@ -67,6 +72,8 @@ class Gate:
         body = bytearray()
         while True:
             event = await receive()
+            if event["type"] == "http.disconnect":
+                raise Refused(400, f"{scope['path']} was broken off")
             body += event.get("body", b"")
             if len(body) > most:
                 raise Refused(413, f"more than {most:,} bytes for {scope['path']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 import subprocess
@@ -48,6 +49,23 @@ class Place:
         )
         named = [word for option, file in files for word in (option, str(existing(self.certs / file)))]
         return [*place, *named, "--enable-supernode-auth"]
+
+
+@contextmanager
+def stoppable(said: str, tell: Tell) -> Iterator[None]:
+    """Ctrl-C, and the SIGTERM of a service manager, end Flower's processes in order."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell(said)
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def existing(file: Path) -> Path:
@@ -229,8 +247,6 @@ def private_key(certs: Path) -> Path:
 def client(site: Site, tell: Tell) -> None:
     """Take part in whatever the server runs, until somebody stops it."""
     needs_flower()
-    if site.certs is None and speaks_tls(site.server):
-        raise ConfigError(f"refused: {site.server} speaks TLS only; give --certs FOLDER, not --insecure")
     words = site.words()
     home = Home(site.state / "flower")
     node = {"data": str(site.data.resolve()), "state": str(site.state.resolve()), "name": site.name}
@@ -238,6 +254,8 @@ def client(site: Site, tell: Tell) -> None:
     write_toml(settings, {**node, "threads": site.threads, "device": site.device})
     delay = RETRY[0]
     while True:
+        if site.certs is None and speaks_tls(site.server):
+            raise ConfigError(f"refused: {site.server} speaks TLS only; give --certs FOLDER, not --insecure")
         began = time.monotonic()
         process = home.start(
             "supernode",
@@ -247,15 +265,14 @@ def client(site: Site, tell: Tell) -> None:
         )
         try:
             code = process.wait()
-        except KeyboardInterrupt:
-            tell("stopped")
-            return
         finally:
             process.terminate()
             process.wait()
-        delay = RETRY[0] if time.monotonic() - began > RETRY[1] else min(2 * delay, RETRY[1])
+        if time.monotonic() - began > RETRY[1]:
+            delay = RETRY[0]
         tell(f"no connection to {site.server} (exit code {code}): trying again in {delay:.0f} s")
         time.sleep(delay)
+        delay = min(2 * delay, RETRY[1])
 
 
 def speaks_tls(server: str) -> bool:

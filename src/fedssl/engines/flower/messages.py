@@ -16,21 +16,25 @@ from fedssl.options import Options, explain
 from fedssl.state import State, Upload
 
 TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # what is asked of a node, in Flower's words
-LONGEST = 1 << 16  # characters of a reply's JSON
+LONGEST = 1 << 20  # characters of a reply's JSON
+MOST = 1 << 53  # no count, and no number beside the tensors, is larger
 
-Name = Annotated[str, Field(max_length=64)]
+Name = Annotated[str, Field(max_length=256)]
+Number = Annotated[int, Field(ge=-MOST, le=MOST)] | float  # whether it is finite is checked with the upload
+RESERVED = {"client", "images", "loss", "seconds"}  # what metrics.jsonl itself says of a client
 
 
 class Reply(Options):
     """What a node says about its work. Nothing in it is believed before it is checked."""
 
     failure: str = Field("", max_length=2000)
-    views: int = Field(0, ge=0)
-    seconds: float = 0.0
+    views: int = Field(0, ge=0, le=MOST)
+    seconds: float = Field(0.0, ge=0, le=MOST)
     remembers: bool = False
-    num_samples: int = 0
+    num_samples: int = Field(0, ge=-MOST, le=MOST)
     loss: float = 0.0
-    values: dict[Name, int | float] = Field(default_factory=dict, max_length=64)
+    # Secure aggregation has a number for every tensor.
+    values: dict[Name, Number] = Field(default_factory=dict, max_length=4096)
 
 
 def array(state: State, dtype: str) -> Array:
@@ -61,7 +65,11 @@ def text_of(content: RecordDict, longest: int = LONGEST) -> Any:
 def tensors_of(content: RecordDict) -> list[bytes]:
     """The bytes of a message's tensors, not yet looked into."""
     found = content.get("tensors")
-    return [found[key].data for key in sorted(found, key=int)] if isinstance(found, ArrayRecord) else []
+    if not isinstance(found, ArrayRecord):
+        return []
+    if set(found) != {str(number) for number in range(len(found))}:
+        raise WireError("a message whose tensors are not numbered")
+    return [found[str(number)].data for number in range(len(found))]
 
 
 def reply(outcome: Outcome, dtype: str) -> RecordDict:
@@ -102,6 +110,9 @@ def outcome_of(content: RecordDict, client: int, longest: int) -> Outcome:
 def _said(content: RecordDict) -> Reply:
     text = text_of(content)
     try:
-        return Reply(**text) if isinstance(text, dict) else Reply()
+        said = Reply.model_validate(text)
     except ValidationError as error:
         raise WireError(explain(error, Reply, "")[:500]) from None
+    if RESERVED & said.values.keys():
+        raise WireError(f"values with reserved names: {', '.join(sorted(RESERVED & said.values.keys()))}")
+    return said

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import httpx
 from flwr.app import Message
 
 from fedssl.engines.flower.messages import HELLO, records, text_of
 from fedssl.engines.wire import WireError
+from fedssl.errors import FedsslError
 
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
@@ -26,6 +28,23 @@ class Grid(Protocol):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+def pulled(grid: Grid, ids: Iterable[str]) -> Iterator[tuple[str, Message | None, str]]:
+    """What was answered to these messages: to which, what, and if it cannot be read, why not.
+
+    One at a time: Flower puts answers together from what sites sent, raises whatever that leads to, and
+    believes an answer that says it belongs to another site's question.
+    """
+    for id in ids:
+        try:
+            found: list[Message] = list(grid.pull_messages([id]))
+        except (FedsslError, httpx.HTTPError):
+            raise  # the SuperLink is gone, or the simulation
+        except Exception as error:
+            yield id, None, f"{type(error).__name__}: {str(error)[:200]}"
+        else:
+            yield from ((id, message, "") for message in found)
 
 
 @dataclass(frozen=True)
@@ -84,14 +103,12 @@ class Nodes:
             }
 
     def _hear(self) -> None:
-        if not self._asked:
-            return
-        for message in self.grid.pull_messages(list(self._asked)):
-            node = self._asked.pop(message.metadata.reply_to_message_id, None)
-            if node is None or not message.has_content():
+        for id, message, _ in pulled(self.grid, list(self._asked)):
+            node = self._asked.pop(id)
+            if message is not None and not message.has_content():
                 continue  # it is gone, or broken: it is asked again when it is there
             try:
-                said = text_of(message.content)
+                said = {} if message is None else text_of(message.content)
             except WireError:
                 said = {}
             name = said.get("name", said.get("partition-id")) if isinstance(said, dict) else None

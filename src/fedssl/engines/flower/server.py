@@ -18,7 +18,7 @@ from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
-from fedssl.engines.flower.nodes import Grid, Node, Nodes
+from fedssl.engines.flower.nodes import Grid, Node, Nodes, pulled
 from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
@@ -38,6 +38,9 @@ class Asked:
     task: Task
     node: Node
     longest: int  # bytes of the upload that is asked for; 0: none is
+
+
+Found = dict[int, Outcome]  # by the position of the task
 
 
 class GridClients:
@@ -94,8 +97,8 @@ class GridClients:
         """A node that did not answer is asked again once it has answered, or was started anew."""
         if not self._unanswered:
             return
-        for message in self.grid.pull_messages(list(self._unanswered)):
-            self._unanswered.pop(message.metadata.reply_to_message_id, None)
+        for id, _, _ in pulled(self.grid, list(self._unanswered)):
+            self._unanswered.pop(id)
         now = set(connected.values())
         there = {node.id for node in now}
         self._unanswered = {
@@ -105,44 +108,47 @@ class GridClients:
     # --- a round ------------------------------------------------------------------------------
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        waiting = self._send(tasks, messages.TRAIN)
+        waiting, gone = self._send(tasks, messages.TRAIN)
+        answers = self._answers(waiting, gone)
         try:
             if any(task.spare for task in tasks):
-                yield from self._first_come(tasks, waiting)
+                yield from self._first_come(tasks, waiting, answers)
             else:
-                yield from self._in_order(tasks, waiting)
+                yield from self._in_order(tasks, answers)
         finally:
             self._unanswered |= {id: asked.node for id, asked in waiting.items()}
 
-    def _in_order(self, tasks: Sequence[Task], waiting: dict[str, Asked]) -> Iterator[Outcome]:
-        done: dict[int, Outcome] = {}
-        answers = self._answers(waiting)
+    def _in_order(self, tasks: Sequence[Task], answers: Iterator[Found]) -> Iterator[Outcome]:
+        done: Found = {}
         for position in range(len(tasks)):
             while position not in done:
                 done |= next(answers)
             yield done.pop(position)
 
-    def _first_come(self, tasks: Sequence[Task], waiting: dict[str, Asked]) -> Iterator[Outcome]:
+    def _first_come(
+        self, tasks: Sequence[Task], waiting: dict[str, Asked], answers: Iterator[Found]
+    ) -> Iterator[Outcome]:
         """The first answers that are enough, in the order of the tasks; then each as it comes."""
         enough = sum(not task.spare for task in tasks)
-        done: dict[int, Outcome] = {}
-        for answered in self._answers(waiting):
+        done: Found = {}
+        for answered in answers:
             done |= answered
             if sum(outcome.upload is not None for outcome in done.values()) >= enough or not waiting:
                 enough = 0
                 for position in sorted(done):
                     yield done.pop(position)
 
-    def _answers(self, waiting: dict[str, Asked]) -> Iterator[dict[int, Outcome]]:
-        """What has come in, by position, again and again until nothing is missing or time is up."""
+    def _answers(self, waiting: dict[str, Asked], gone: Found) -> Iterator[Found]:
+        """What has come in, again and again until nothing is missing or time is up."""
+        if gone:
+            yield gone
         began = looked = time.monotonic()
         limit = self.config.participation.timeout
         while waiting:
-            found: dict[int, Outcome] = {}
-            for message in self.grid.pull_messages(list(waiting)):
-                asked = waiting.pop(message.metadata.reply_to_message_id, None)
-                if asked is not None:
-                    found[asked.position] = outcome_of(message, asked)
+            found: Found = {}
+            for id, message, problem in pulled(self.grid, list(waiting)):
+                asked = waiting.pop(id)
+                found[asked.position] = outcome_of(message, problem, asked)
             now = time.monotonic()
             if self.at_sites and now - looked > LOOK:
                 looked = now
@@ -154,7 +160,7 @@ class GridClients:
             elif waiting:
                 time.sleep(self.poll)
 
-    def _forgotten(self, waiting: dict[str, Asked]) -> dict[int, Outcome]:
+    def _forgotten(self, waiting: dict[str, Asked]) -> Found:
         """Nodes that were started anew do not know any more what they were asked."""
         there = {node.id: node for node in self.nodes.connected().values()}
         gone = {
@@ -162,20 +168,18 @@ class GridClients:
         }
         return self._give_up(waiting, gone, "its node was started anew in mid-round")
 
-    def _too_late(self, waiting: dict[str, Asked], limit: float) -> dict[int, Outcome]:
+    def _too_late(self, waiting: dict[str, Asked], limit: float) -> Found:
         late = dict(waiting)
         self._unanswered |= {id: asked.node for id, asked in late.items()}
         return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
 
-    def _give_up(
-        self, waiting: dict[str, Asked], given_up: dict[str, Asked], reason: str
-    ) -> dict[int, Outcome]:
+    def _give_up(self, waiting: dict[str, Asked], given_up: dict[str, Asked], reason: str) -> Found:
         for id in given_up:
             del waiting[id]
         return {asked.position: Outcome(asked.task.client, failure=reason) for asked in given_up.values()}
 
-    def _send(self, tasks: Sequence[Task], kind: str) -> dict[str, Asked]:
-        """Messages with the tasks; models that go to many are packed once."""
+    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, Asked], Found]:
+        """Tasks on their way, and those whose node left a moment ago; models for many are packed once."""
         arrays: dict[int, tuple[list[State], list[Array]]] = {}
         sent: list[Message] = []
         asked: list[Asked] = []
@@ -189,9 +193,14 @@ class GridClients:
             sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
             asked.append(Asked(position, task, node, self.longest if kind == messages.TRAIN else 0))
         ids = list(self.grid.push_messages(sent)) if sent else []
-        if len(ids) != len(sent) or not all(ids):
-            raise RunError(f"{len(sent) - sum(map(bool, ids))} of {len(sent)} messages were not accepted")
-        return dict(zip(ids, asked, strict=True))
+        if len(ids) != len(sent):
+            raise RunError(f"Flower's SuperLink took none of {len(sent)} messages: too large")
+        gone = {
+            each.position: Outcome(each.task.client, failure="its node has left")
+            for id, each in zip(ids, asked, strict=True)
+            if not id
+        }
+        return {id: each for id, each in zip(ids, asked, strict=True) if id}, gone
 
     def _text(self, task: Task) -> dict[str, Any]:
         return self._about | {
@@ -219,13 +228,15 @@ class GridClients:
 
     def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Let sites keep the result; whoever does not answer in time does without."""
-        waiting = self._send(tasks, messages.KEEP)
-        return [outcome for answered in self._answers(waiting) for outcome in answered.values()]
+        answers = self._answers(*self._send(tasks, messages.KEEP))
+        return [outcome for answered in answers for outcome in answered.values()]
 
 
-def outcome_of(message: Message, asked: Asked) -> Outcome:
+def outcome_of(message: Message | None, problem: str, asked: Asked) -> Outcome:
+    if message is None:
+        return Outcome(asked.task.client, failure=f"cannot be read: {problem}")
     if message.has_error():
-        return Outcome(asked.task.client, failure=f"no answer: {message.error.reason}")
+        return Outcome(asked.task.client, failure=f"no answer: {str(message.error.reason)[:2000]}")
     return messages.outcome_of(message.content, asked.task.client, asked.longest)
 
 
