@@ -26,7 +26,7 @@ def test_a_misspelt_value_exits_2_and_names_the_right_one():
     ("words", "said"),
     [
         (["runn"], "did you mean run"),
-        (["run", "rounds"], "no config file rounds"),
+        (["run", "rounds"], "no config file rounds; to set a key, write KEY=VALUE"),
         (["run", "none.toml"], "no config file"),
         (["run", "data.name=digitss"], "did you mean digits"),
         (["run", "model.encoder=resnet9"], "resnet"),

@@ -322,7 +322,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
-        raise ConfigError(f"no config file {path}") from None
+        hint = "" if str(path).endswith(".toml") else "; to set a key, write KEY=VALUE"
+        raise ConfigError(f"no config file {path}{hint}") from None
     except (tomllib.TOMLDecodeError, IsADirectoryError) as error:
         raise ConfigError(f"{path}: {error}") from None
 

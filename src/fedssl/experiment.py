@@ -19,6 +19,7 @@ from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
 from fedssl.engines.loop import RoundReport
 from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.spread import Spread, warn_of_collapse
@@ -32,7 +33,11 @@ def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
     """A new run in `out` (default: runs/DATA-OBJECTIVE-METHOD-N)."""
     config = settled(config)
     directory = RunDir.create(out or free_path(config), config)
-    Experiment(directory, config, listener).execute()
+    try:
+        Experiment(directory, config, listener).execute()
+    except (ConfigError, DataError):
+        directory.discard()  # the same command, put right, shall not find a run in its way
+        raise
     return directory
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ class RunDir:
             raise RunError(f"cannot make the run's folder {path}: {error}") from error
         write_toml(run.path / "config.toml", config.resolved())
         return run
+
+    def discard(self) -> None:
+        """Take back the folder of a run that could not begin; one that has finished a round stays."""
+        if self.metrics():
+            return
+        for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl"):
+            (self.path / name).unlink(missing_ok=True)
+        for folder in (self.memories, self.checkpoints, self.path):
+            with suppress(OSError):  # it is not there, or something else is in it
+                folder.rmdir()
 
     def config(self) -> Config:
         return from_values(read_toml(self.path / "config.toml"))

@@ -7,7 +7,7 @@ import torch
 from tests.small import SMALL, digest, small_run
 
 import fedssl
-from fedssl.errors import RunError
+from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.client import ClientFailure
 from fedssl.methods.fedavg import FedAvg
 from fedssl.methods.training import Training
@@ -183,3 +183,39 @@ def test_a_run_is_not_written_over_another(tmp_path):
     with pytest.raises(RunError, match="holds a run already"):
         small_run(tmp_path / "a", rounds=1, seed=5)
     assert digest(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"data": {"name": "folder", "root": "nowhere"}},
+        {"device": "cuda:99"},
+        {"engine": {"name": "gossip"}, "method": "standalone"},  # found out when everything else is there
+    ],
+)
+def test_a_run_that_cannot_begin_is_not_in_the_way_of_the_next(tmp_path, wrong):
+    for _ in range(2):
+        with pytest.raises(FedsslError) as error:
+            fedssl.run({**SMALL, **wrong}, out=tmp_path / "a", quiet=True)
+        assert "holds a run already" not in str(error.value)
+        assert not (tmp_path / "a").exists()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "mine.txt").touch()
+    with pytest.raises(FedsslError):
+        fedssl.run({**SMALL, **wrong}, out=tmp_path / "a", quiet=True)
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["mine.txt"]
+
+
+def test_a_run_that_fails_on_its_way_stays(tmp_path, monkeypatch):
+    def gone(self, client):
+        if client.round == 2:
+            raise ConfigError("no longer there")
+        return original(self, client)
+
+    original = FedAvg.train
+    monkeypatch.setattr(FedAvg, "train", gone)
+    with pytest.raises(ConfigError):
+        small_run(tmp_path / "a", rounds=2)
+    assert (tmp_path / "a" / "config.toml").exists()
+    monkeypatch.undo()
+    assert len(fedssl.resume(tmp_path / "a", quiet=True).metrics) == 2

@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, words, said):
 def test_umap_that_is_not_installed_is_told_before_the_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["report", str(finished(tmp_path / "a")), "--map", "umap"]) == 2
-    assert "umap-learn" in capsys.readouterr().err
+    assert "fedssl[umap]" in capsys.readouterr().err
 
 
 def test_a_folder_is_no_file(tmp_path):

@@ -41,6 +41,7 @@ def test_onnx_gives_the_same_numbers(run: fedssl.Run, photos: Path, tmp_path: Pa
     for source, output in ((run.path, "features"), (tmp_path / "sides", "logits")):
         export(source, "onnx", tmp_path / output)
         session = onnxruntime.InferenceSession(str(tmp_path / f"{output}.onnx"))
+        assert session.get_inputs()[0].shape[0] == session.get_outputs()[0].shape[0] == "images"
         pixels = images(5).transpose(0, 3, 1, 2).astype(np.float32) / 255
         (found,) = session.run([output], {"pixels": pixels})
         assert found == pytest.approx(load_network(source, "cpu")(images(5)).numpy(), abs=1e-4)

@@ -128,7 +128,7 @@ def _onnx(trained: Trained, path: Path) -> list[Path]:
                 str(temporary),
                 input_names=["pixels"],
                 output_names=[output],
-                dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+                dynamic_shapes=({0: torch.export.Dim("images")},),
                 dynamo=True,
                 external_data=False,
                 verbose=False,

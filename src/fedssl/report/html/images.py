@@ -40,7 +40,7 @@ ON_MAP, IN_STRIP = 24, 64  # sides of thumbnails
 def check(projection: str) -> None:
     """A ConfigError for a projection that cannot be had."""
     if projection == "umap" and importlib.util.find_spec("umap") is None:
-        raise ConfigError("--map umap needs the package umap-learn: pip install umap-learn, or --map tsne")
+        raise ConfigError("--map umap needs the extra `umap`: pip install 'fedssl[umap]', or --map tsne")
 
 
 def _silent(done: int, total: int, what: str) -> None:
