@@ -127,11 +127,15 @@ def test_pixels_are_drawn_on_the_scale_of_the_data() -> None:
     assert drawn.unique().tolist() == [2.0]
 
 
-def test_the_linear_gan_draws_points_and_a_background() -> None:
-    objective, model = made("linear-gan")
+@pytest.mark.parametrize("private_weight", [False, True])
+def test_the_linear_gan_draws_points_and_a_background(private_weight: bool) -> None:
+    objective, model = made("linear-gan", **{"objective.private_weight": private_weight})
     rng = torch.Generator().manual_seed(0)
     latents = draw_pairs(4000, 1, 0, rng)
     line, own = model.part("generator"), model.part("vectorizer")
+    assert ("weight" in dict(own.named_parameters())) == private_weight
+    with torch.no_grad():
+        own.bias.copy_(torch.tensor([3.0, -1.0]))
     expected = latents.content * line.weight + line.bias + latents.style * own.weight + own.bias
     drawn = objective.generate(model, latents)
     torch.testing.assert_close(drawn[:, 0, :, 7], expected)

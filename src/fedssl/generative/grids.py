@@ -8,7 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from pydantic import Field
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from fedssl.generative.losses import Latents
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 
+SEEN = 28  # pixels a side that an image in a picture has at least
+TITLE, GAP = 12, 8  # pixels above and between panels
 JUDGED = 64  # contents (or images a label) that numbers are taken over; pictures show fewer
 
 
@@ -124,22 +128,23 @@ def cross(studio: Studio, styles: int, contents: int) -> Latents:
 
 
 def save_panels(file: Path, panels: dict[str, Tensor], columns: int, wide: int = 4) -> None:
-    """A PNG of grids of images, each with its title."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    sheets = {title: sheet(images, columns) for title, images in panels.items()}
+    """A PNG of grids of images, each with its title; small images are magnified until a person sees them."""
+    side = max(next(iter(panels.values())).shape[1:3])
+    zoom = max(1, math.ceil(SEEN / side))
+    sheets = {title: _magnified(sheet(images, columns), zoom) for title, images in panels.items()}
     across = min(wide, len(sheets))
+    height, width = (max(page.shape[axis] for page in sheets.values()) for axis in (0, 1))
     down = math.ceil(len(sheets) / across)
-    height, width = next(iter(sheets.values())).shape[:2]
-    figure = Figure(figsize=(across * width / 90 + 0.2, down * (height / 90 + 0.25)), dpi=120, layout="tight")
-    FigureCanvasAgg(figure)
-    for number, (title, pixels) in enumerate(sheets.items(), start=1):
-        axes = figure.add_subplot(down, across, number)
-        axes.imshow(pixels.squeeze(2), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        axes.set_title(title, fontsize=7)
-        axes.set_axis_off()
-    figure.savefig(file)
+    channels = next(iter(sheets.values())).shape[2]
+    paper = np.full((down * (height + TITLE), across * (width + GAP) - GAP, channels), 255, dtype=np.uint8)
+    for place, page in enumerate(sheets.values()):
+        top, left = (place // across) * (height + TITLE) + TITLE, (place % across) * (width + GAP)
+        paper[top : top + page.shape[0], left : left + page.shape[1]] = page.numpy()
+    picture = Image.fromarray(paper.squeeze(2) if channels == 1 else paper)
+    pen = ImageDraw.Draw(picture)
+    for place, title in enumerate(sheets):
+        pen.text(((place % across) * (width + GAP) + 1, (place // across) * (height + TITLE)), title, fill=0)
+    picture.save(file)
 
 
 def sheet(images: Tensor, columns: int) -> Tensor:
@@ -151,6 +156,10 @@ def sheet(images: Tensor, columns: int) -> Tensor:
         top, left = (place // columns) * (height + 1) + 1, (place % columns) * (width + 1) + 1
         page[top : top + height, left : left + width] = image
     return page
+
+
+def _magnified(page: Tensor, zoom: int) -> Tensor:
+    return page.repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)
 
 
 def _first(latents: Latents, count: int) -> Latents:

@@ -58,8 +58,24 @@ class Line(nn.Module):
         return z * self.weight + self.bias
 
 
+class Place(nn.Module):
+    """z ↦ b, whatever z is: a line without a direction."""
+
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(COORDINATES), persistent=False)
+        self.bias = nn.Parameter(torch.zeros(COORDINATES))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.bias.expand(len(z), -1)
+
+
 class LinearGAN(Adversarial):
-    """Points w^c·z^c + w^s·z^s + b^c + b^s: shared weight and bias, private ones of each client beside them.
+    """Points w^c·z^c + b^c + b^s: a shared weight and bias, and a private bias of each client beside them.
+
+    With `private_weight` a client also has w^s·z^s of its own, and may find a direction of its own in it.
 
     Discriminators also see points of N(0, I), which standardised data come from as a whole, as fakes:
     where a client has no points, its confidence would otherwise mean nothing.
@@ -69,6 +85,7 @@ class LinearGAN(Adversarial):
     hidden: int = Field(32, ge=1, description="width of the discriminators' hidden layer")
     features: int = Field(16, ge=1, description="length of φ^c")
     style_features: int = Field(16, ge=1, description="length of φ^s")
+    private_weight: bool = Field(False, description="whether a client has a private weight w^s, too")
     background: float = Field(0.5, ge=0, lt=1, description="share of the fakes that are drawn from N(0, I)")
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
@@ -91,7 +108,7 @@ class LinearGAN(Adversarial):
             style_critic=Part(PointCritic(own), Role.PRIVATE),
             style_projector=Part(nn.Linear(own, own), Role.PRIVATE),
             generator=Part(Line(0.5)),
-            vectorizer=Part(Line(0.1), Role.PRIVATE),
+            vectorizer=Part(Line(0.1) if self.private_weight else Place(), Role.PRIVATE),
         )
 
     def latent_size(self, model: Model) -> int:

@@ -88,7 +88,8 @@ class Trunk(nn.Module):
             raise ConfigError(f"objective.patch={patch} does not divide images of {side} pixels a side")
         levels = sides(side // patch, 8)
         halve, self.smallest = len(levels) > 1, levels[-1]
-        wide = widths(features, growth, max(1, len(levels) - 1))
+        halving = max(1, len(levels) - 1)
+        wide = widths(features, growth, halving + (blocks > 0))[:halving]
         chain = [channels * patch**2, *wide, *[features] * blocks]
         self.body = nn.Sequential(
             *(

@@ -21,8 +21,9 @@ from fedssl.methods.optimizers import Optimizer
 class Probe(Use):
     """Linear probes for the label, on content features and on each client's style features.
 
-    All images have the looks of the clients. One probe learns from the content features of all; of the
-    style features each client's own are probed on its own images, and the mean is taken.
+    All images have the looks of the clients. One probe learns from the content features of all. Style
+    features are each client's own: they are probed on its own images, and the mean is taken; `content_own`
+    is the same with content features.
     """
 
     count: int = Field(1000, ge=2, description="training images a client")
@@ -40,11 +41,16 @@ class Probe(Use):
                 found.append((own[0], y, own[1], y_test))
         train, labels, test, truth = (torch.cat(each) for each in zip(*features["content"], strict=True))
         content = _accuracy(train, labels, test, truth, classes, self.l2)
-        style = [_accuracy(*own, classes, self.l2) for own in features["style"]]
+        own_content, style = (
+            [_accuracy(*own, classes, self.l2) for own in features[kind]] for kind in ("content", "style")
+        )
         return {
             "content": content,
+            "content_own": sum(own_content) / len(own_content),
             "style": sum(style) / len(style),
-            "clients": style,
+            "clients": [
+                {"content": each, "style": other} for each, other in zip(own_content, style, strict=True)
+            ],
             "images": f"{studio.run.federation.train.name} with the clients' looks: {len(train)} train, "
             f"{len(test)} test",
         }

@@ -62,7 +62,7 @@ class Maps(nn.Module):
 class _Mapped(Use):
     """What learning the maps takes."""
 
-    steps: int = Field(1500, ge=1, description="steps of Adam")
+    steps: int = Field(1000, ge=1, description="steps of Adam")
     batch: int = Field(64, ge=4, description="images a step")
     hidden: int = Field(256, ge=1, description="width of the maps' hidden layer")
     rate: float = Field(2e-3, gt=0, description="learning rate of the first step; it falls to 0")
@@ -208,7 +208,7 @@ class Anonymize(_Mapped):
         read: list[tuple[str, Tensor]] = []
         for path in paths:
             try:
-                read.append((path, torch.from_numpy(np.ascontiguousarray(read_image(root / path, shape)))))
+                read.append((path, torch.from_numpy(np.array(read_image(root / path, shape)))))
             except (OSError, ValueError) as error:
                 skipped[path] = str(error) or type(error).__name__
         if not read:

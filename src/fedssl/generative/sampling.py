@@ -16,7 +16,7 @@ from fedssl.engines.tasks import Task
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.protocols import Finished
 from fedssl.generative.canvas import Canvas
-from fedssl.generative.image import canvas_of
+from fedssl.generative.image import ImageModel, canvas_of
 from fedssl.generative.losses import Latents, draw_latents
 from fedssl.models.model import Model
 from fedssl.rng import torch_rng
@@ -65,6 +65,11 @@ class Studio:
 
     @property
     def canvas(self) -> Canvas:
+        if not isinstance(self.run.trained.objective, ImageModel):
+            raise ConfigError(
+                f"objective.name={self.run.trained.objective.name} draws points of a plane, not images: "
+                "`simpson` is what can be done with this run"
+            )
         return canvas_of(self.model(0))
 
     def normalised(self, pixels: Tensor) -> Tensor:

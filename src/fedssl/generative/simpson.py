@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedssl.config import TrainConfig
 from fedssl.errors import ConfigError
-from fedssl.generative.linear import COORDINATES, Line, LinearGAN, as_images, as_points
+from fedssl.generative.linear import COORDINATES, Line, LinearGAN, Place, as_images, as_points
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
@@ -46,12 +46,12 @@ class Simpson(Use):
     """The clients' lines with routing by discriminator confidence, against one line for all, and a picture.
 
     The generators are frozen as they are; each client alone then goes on to train its private
-    discriminator, to tell its points from others on its line and from N(0, I) (appendix C.1 freezes the
-    models and trains a router, too).
+    discriminator, to tell where on its line its points are from elsewhere on it, and from N(0, I)
+    (appendix C.1 freezes the models and trains a router, too).
     """
 
     steps: int = Field(800, ge=0, description="further steps of each client's private discriminator")
-    rate: float = Field(0.02, gt=0, description="learning rate of the first of them; it falls to 0")
+    rate: float = Field(0.05, gt=0, description="learning rate of the first of them; it falls to 0")
 
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
         if not isinstance(studio.run.trained.objective, LinearGAN):
@@ -91,7 +91,7 @@ class Simpson(Use):
 
     def _expert(self, studio: Studio, client: int, points: Tensor) -> Expert:
         model = copy.deepcopy(studio.model(client)).cpu()
-        content, style = (cast(Line, model.part(part)) for part in ("generator", "vectorizer"))
+        content, style = (cast(Line | Place, model.part(part)) for part in ("generator", "vectorizer"))
         with torch.no_grad():
             spread = torch.outer(content.weight, content.weight) + torch.outer(style.weight, style.weight)
             middle = content.bias + style.bias
@@ -100,17 +100,22 @@ class Simpson(Use):
         return expert
 
     def _sharpen(self, expert: Expert, points: Tensor, deviation: float, rng: torch.Generator) -> None:
-        """As many fakes on the client's own line, evenly spread, as from N(0, I)."""
+        """As many fakes on the client's own line, evenly spread, as from N(0, I).
+
+        The client's points are moved onto its line, where confidence is asked for: else how far they are
+        from it would give them away.
+        """
         parts = [expert.model.part("style_encoder"), expert.model.part("style_critic")]
         parameters = [value for part in parts for value in part.parameters()]
         optimizer = Optimizer(parameters, TrainConfig(optimizer="adam", weight_decay=0.0), self.rate)
         count = len(points)
+        own = torch.stack((points[:, 0], expert.predict(points[:, 0])), 1)
         for step in range(self.steps):
             optimizer.lr = self.rate * (1 - step / self.steps)
             x = expert.middle[0] + (2 * torch.rand(count, generator=rng) - 1) * REACH * deviation
             on_line = torch.stack((x, expert.predict(x)), 1)
             elsewhere = torch.randn(count, COORDINATES, generator=rng)
-            score = _score(expert.model, torch.cat((points, on_line, elsewhere)))
+            score = _score(expert.model, torch.cat((own, on_line, elsewhere)))
             loss = F.softplus(-score[:count]).mean() + F.softplus(score[count:]).mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

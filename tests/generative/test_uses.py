@@ -193,10 +193,35 @@ def test_fid_of_every_client_says_whose_features_it_used(gan: fedssl.Run) -> Non
 
 def test_probes_of_content_and_style(gan: fedssl.Run) -> None:
     found = generate(gan.directory, "probe", {"count": 30, "test": 20})
-    assert 0 <= found["style"] <= 1
     assert 0 <= found["content"] <= 1
     assert len(found["clients"]) == 2
+    for kind, mean in (("content", "content_own"), ("style", "style")):
+        assert found[mean] == pytest.approx(sum(row[kind] for row in found["clients"]) / 2)
     assert "60 train, 40 test" in found["images"]
+
+
+def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatch) -> None:
+    """Content features that say the label, style features that say nothing: 100 % against a guess."""
+
+    def told(self: Studio, client: int, pixels: torch.Tensor, kind: str) -> torch.Tensor:
+        rng = torch.Generator().manual_seed(client + len(pixels))
+        noise = torch.randn(len(pixels), 12, generator=rng)
+        known = {tuple(x.flatten().tolist()): y for x, y in answers}
+        labels = torch.tensor([known[tuple(x.flatten().tolist())] for x in pixels])
+        hot = torch.nn.functional.one_hot(labels, 12).float()
+        return noise + 50 * hot if kind == "content" else noise
+
+    studio = studio_of(gan)
+    answers = [
+        (x, int(y))
+        for client in range(2)
+        for images in (studio.train_images(client, 100), studio.test_images(client, 100))
+        for x, y in zip(*images, strict=True)
+    ]
+    monkeypatch.setattr(Studio, "features", told)
+    found = generate(gan.directory, "probe", {"count": 30, "test": 20})
+    assert found["content"] > 0.9
+    assert found["content_own"] > 0.7 > 0.5 > found["style"]  # a client may have no image of a digit
 
 
 def test_whose_image_it_is_can_be_told_where_looks_differ(tmp_path: Path) -> None:

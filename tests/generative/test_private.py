@@ -78,11 +78,12 @@ def two_rounds(config: Config, folder: Path) -> Iterator[tuple[ServerState, Serv
         left[client] = (
             {name: value.clone() for name, value in runner.model.state_dict().items()},
             outcome.upload,
+            int(outcome.remembers),  # the round of its memory, as an engine notes it
         )
         aggregate.add(outcome.upload)
     after = aggregate.finish()
-    for client, (trained, upload) in left.items():
-        model = runner.receive(Task(2, client, config.method.broadcast(after, client, 2), memory_round=1))
+    for client, (trained, upload, memory) in left.items():
+        model = runner.receive(Task(2, client, config.method.broadcast(after, client, 2), memory))
         yield server, after, upload, (trained, dict(model.state_dict()))
 
 
