@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedssl.aggregation import AGGREGATIONS, build
+from fedssl.aggregation import AGGREGATIONS, angles, build
 from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.errors import ConfigError, RunError
 from fedssl.state import State, Upload
@@ -40,6 +40,35 @@ def test_renaming_clients_changes_nothing_but_rounding(
     for upload, client in zip(uploads, (2, 4, 0, 3, 1), strict=True):
         upload.client = client
     torch.testing.assert_close(build(rule)(previous, uploads, STATISTICS), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "loss"])
+def test_weights_that_are_known_before_give_the_bits_of_those_that_are_not(
+    rule: str, previous: State, make_uploads: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(angles, "PIECE", 7)  # layers of several pieces
+    uploads, known = make_uploads(5), build(rule)
+    assert isinstance(known, ScaledSum)
+    expected, weigh = known(previous, uploads, STATISTICS), type(known).known
+    monkeypatch.setattr(type(known), "weight", lambda self, layer, compared, upload: weigh(self, upload))
+    monkeypatch.setattr(type(known), "known", lambda self, upload: None)
+    assert same(expected, known(previous, uploads, STATISTICS))
+
+
+@pytest.mark.parametrize(
+    "rule", [name for name in AGGREGATIONS if issubclass(AGGREGATIONS.get(name), ScaledSum)]
+)
+def test_an_upload_that_is_refused_leaves_nothing_behind(
+    rule: str, previous: State, make_uploads: Make
+) -> None:
+    uploads = make_uploads(3)
+    uploads[1].num_samples = -1
+    fold = build(rule).start(previous, STATISTICS)
+    fold.add(uploads[0])
+    with pytest.raises(ValueError, match="num_samples is -1"):
+        fold.add(uploads[1])
+    fold.add(uploads[2])
+    assert same(fold.finish(), build(rule)(previous, [uploads[0], uploads[2]], STATISTICS))
 
 
 @every_rule

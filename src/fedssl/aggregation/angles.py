@@ -8,7 +8,7 @@ torch do, it depends in its last bits on the number of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,9 @@ PIECE = 1 << 17
 
 # In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
 SAFE = (1e-20, 1e30)
+
+
+Seen = Callable[[str, Tensor, slice], None]  # the name of a layer, a piece of it, and where that lies
 
 
 @dataclass(frozen=True)
@@ -49,17 +52,17 @@ class Reference:
         self._squares = {name: _square(own) for name, own in self.layers.items()}
 
     @torch.no_grad()
-    def compare(self, state: Mapping[str, Tensor]) -> Comparison:
-        """Measure a client's layers, in one pass over them."""
+    def compare(self, state: Mapping[str, Tensor], seen: Seen | None = None) -> Comparison:
+        """Measure a client's layers, in one pass over them; `seen` gets every piece while it is in cache."""
         theirs = {
             name: state[name].detach().to(own.device, own.dtype).reshape(-1)
             for name, own in self.layers.items()
         }
-        sums = {name: self._sums(name, their) for name, their in theirs.items()}
+        sums = {name: self._sums(name, their, seen) for name, their in theirs.items()}
         angles = {name: _cosine(*three) for name, three in sums.items()}
         return Comparison(angles, _cosine(*map(sum, zip(*sums.values(), strict=True))), self.layers, theirs)
 
-    def _sums(self, name: str, their: Tensor) -> tuple[float, float, float]:
+    def _sums(self, name: str, their: Tensor, seen: Seen | None) -> tuple[float, float, float]:
         """Σ w_g·w_k, Σ w_g², Σ w_k² of one layer."""
         own, own_square = self.layers[name], self._squares[name]
         dot = square = 0.0
@@ -67,6 +70,8 @@ class Reference:
             part = their[piece]
             dot += float(torch.dot(own[piece], part))
             square += float(torch.dot(part, part))
+            if seen is not None:
+                seen(name, part, piece)
         if not _safe(square) or not (_safe(own_square) or own_square == 0):
             wide = their.double()
             dot, square = float(torch.dot(own.double(), wide)), float(torch.dot(wide, wide))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedssl.aggregation.angles import Comparison
 from fedssl.aggregation.scaled_sum import ScaledSum, Weight, log_likelihood
 from fedssl.state import Upload
 
@@ -10,5 +9,5 @@ from fedssl.state import Upload
 class Loss(ScaledSum):
     """w ← Σ β_k·w_k with β = softmax(−L)."""
 
-    def weight(self, layer: str, compared: Comparison, upload: Upload) -> Weight:
+    def known(self, upload: Upload) -> Weight:
         return Weight(1.0, log_likelihood(upload))

@@ -11,7 +11,6 @@ e^−L for any L, and the inverse of a zero distance is e^∞, which outweighs a
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -41,13 +40,20 @@ class ScaledSum(Rule):
         False, description="clients scale their own layers, and the server only sums (secure aggregation)"
     )
 
-    @abstractmethod
+    def known(self, upload: Upload) -> Weight | None:
+        """What every layer of this client counts for, if that does not depend on how it compares."""
+        return None
+
     def weight(self, layer: str, compared: Comparison, upload: Upload) -> Weight:
         """What this layer of this client counts for."""
+        known = self.known(upload)
+        if known is None:
+            raise TypeError(f"{type(self).__name__} does not say what a layer counts for")
+        return known
 
     def weights(self, compared: Comparison, upload: Upload) -> dict[str, Weight]:
         """What each floating tensor of this client counts for: layers by the rule, statistics by samples."""
-        average = Weight(1.0, log_samples(upload))
+        average = by_samples(upload)
         return {
             name: self.weight(name, compared, upload) if name in compared.angles else average
             for name, tensor in upload.state.items()
@@ -109,9 +115,20 @@ class SummingFold(Fold):
         self._sums = {name: Sum(old) for name, old in previous.items() if not is_counter(old)}
 
     def _add(self, upload: Upload) -> Comparison:
-        compared = self.reference.compare(upload.state)
-        for name, weight in self.rule.weights(compared, upload).items():
-            self._sums[name].add(upload.state[name], weight)
+        known, average = self.rule.known(upload), by_samples(upload)
+        if known is None:
+            compared = self.reference.compare(upload.state)
+            rest = self.rule.weights(compared, upload)
+        else:  # layers are added piece by piece, while they are in cache for the comparison
+            layers = self.reference.layers
+            scales = {name: self._sums[name].weigh(known) for name in layers}
+            compared = self.reference.compare(
+                upload.state, lambda name, part, piece: self._sums[name].add(part, scales[name], piece)
+            )
+            rest = {name: average for name in self._sums if name not in layers}
+        for name, weight in rest.items():
+            total = self._sums[name]
+            total.add(upload.state[name].reshape(-1), total.weigh(weight))
         return compared
 
     def _finish(self) -> State:
@@ -122,30 +139,36 @@ class Sum:
     """Σ mass·factor·w and Σ mass of one tensor, both relative to e^reference."""
 
     def __init__(self, like: Tensor) -> None:
-        self._like = like
-        self._total: Tensor | None = None
+        self._shape = like.shape
+        self._total = torch.zeros(like.numel(), dtype=sum_type(like), device=like.device)
         self._mass = 0.0
-        self._reference = 0.0
+        self._reference: float | None = None
 
-    def add(self, tensor: Tensor, weight: Weight) -> None:
-        """Add one client's tensor."""
-        tensor = tensor.to(self._like.device)
-        if self._total is None:
-            self._reference, self._mass = weight.log_mass, 1.0
-            self._total = torch.mul(tensor.contiguous().to(sum_type(self._like)), weight.factor)
-            return
-        if weight.log_mass > self._reference + REACH:
+    def weigh(self, weight: Weight) -> float:
+        """Count a client's mass; the result is what its tensor is multiplied with when it is added."""
+        if self._reference is None:
+            self._reference = weight.log_mass
+        elif weight.log_mass > self._reference + REACH:
             shrink = _ratio(self._reference, weight.log_mass)
             self._total.mul_(shrink)
             self._mass *= shrink
             self._reference = weight.log_mass
         mass = _ratio(weight.log_mass, self._reference)
-        self._total.add_(tensor, alpha=mass * weight.factor)
         self._mass += mass
+        return mass * weight.factor
+
+    def add(self, part: Tensor, scale: float, piece: slice = slice(None)) -> None:
+        """Add one client's tensor, flat, or a piece of it."""
+        self._total[piece].add_(part.to(self._total.device), alpha=scale)
 
     def mean(self) -> Tensor:
-        assert self._total is not None
-        return self._total if self._mass == 1.0 else self._total.div_(self._mass)
+        mean = self._total if self._mass == 1.0 else self._total.div_(self._mass)
+        return mean.view(self._shape)
+
+
+def by_samples(upload: Upload) -> Weight:
+    """What a client counts for in a mean over samples."""
+    return Weight(1.0, log_samples(upload))
 
 
 def log_samples(upload: Upload) -> float:
