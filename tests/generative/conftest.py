@@ -4,19 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import fedssl
 from tests.generative.small import run_of
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small take longer on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from tests.threads import one_thread  # noqa: F401
 
 
 @pytest.fixture(autouse=True, scope="session")

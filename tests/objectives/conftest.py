@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from tests.threads import one_thread  # noqa: F401
 from torch import Tensor
 
 from fedssl.config import ModelConfig
@@ -12,15 +13,6 @@ from fedssl.models.model import Model
 from fedssl.objectives.objective import Objective
 
 TINY = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16, "patch": 4}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small take longer on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -115,17 +115,17 @@ class SummingFold(Fold):
         self._sums = {name: Sum(old) for name, old in previous.items() if not is_counter(old)}
 
     def _add(self, upload: Upload) -> Comparison:
-        known, average = self.rule.known(upload), by_samples(upload)
+        known = self.rule.known(upload)
         if known is None:
             compared = self.reference.compare(upload.state)
             rest = self.rule.weights(compared, upload)
         else:  # layers are added piece by piece, while they are in cache for the comparison
             layers = self.reference.layers
+            rest = dict.fromkeys(self._sums.keys() - layers.keys(), by_samples(upload))
             scales = {name: self._sums[name].weigh(known) for name in layers}
             compared = self.reference.compare(
                 upload.state, lambda name, part, piece: self._sums[name].add(part, scales[name], piece)
             )
-            rest = {name: average for name in self._sums if name not in layers}
         for name, weight in rest.items():
             total = self._sums[name]
             total.add(upload.state[name].reshape(-1), total.weigh(weight))
