@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedssl import __version__
+from fedssl.allocator import freed_memory_kept
 from fedssl.commands import deploying, generating, looking, using
 from fedssl.commands.command import Command
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
@@ -43,7 +44,9 @@ def dispatch(words: list[str]) -> int:
             prog=f"fedssl {words[0]}", description=command.purpose, add_help=words[0] != "run"
         )
         command.arguments(parser)
-        command.do(parser.parse_intermixed_args(words[1:]))
+        options = parser.parse_intermixed_args(words[1:])
+        with freed_memory_kept():
+            command.do(options)
     return 0
 
 

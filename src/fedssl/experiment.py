@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedssl.allocator import freed_memory_kept
 from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config
 from fedssl.data.federation import Federation
@@ -79,9 +80,10 @@ class Experiment:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.engine.threads)
         try:
-            self._set_up()
-            self._train()
-            self._finish()
+            with freed_memory_kept():
+                self._set_up()
+                self._train()
+                self._finish()
         finally:
             self.listener.close()
             torch.set_num_threads(threads)

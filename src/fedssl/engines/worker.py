@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedssl.allocator import freed_memory_kept
 from fedssl.config import from_values
 from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
@@ -27,13 +28,14 @@ def main(folder: Path) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     runner = set_up(folder)
-    for line in sys.stdin:
-        try:
-            answer = work(runner, json.loads(line), folder)
-        except FedsslError as error:
-            answer = {"error": str(error)}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    with freed_memory_kept():
+        for line in sys.stdin:
+            try:
+                answer = work(runner, json.loads(line), folder)
+            except FedsslError as error:
+                answer = {"error": str(error)}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
 
 
 def set_up(folder: Path) -> ClientRunner:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedssl.allocator import freed_memory_kept
 from fedssl.engines.flower import messages
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
 
     try:
         runner, task = prepare(text, tensors, node)
-        outcome = runner.run(task)
+        with freed_memory_kept():
+            outcome = runner.run(task)
     except (FedsslError, WireError) as error:
         return Outcome(text["client"], failure=str(error))
     if outcome.upload is not None and task.memory_round != text["memory_round"]:

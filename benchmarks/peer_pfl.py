@@ -1,0 +1,110 @@
+"""FedAvg-SimCLR of pfl-research's simulation in one process, on ready-made views: a peer of `peers.py`.
+
+Network, loss and step are those of fedssl, so what is compared is what the two do around them. It evaluates
+nothing and averages parameters only: statistics of BatchNorm go from client to client.
+"""
+
+# mypy: ignore-missing-imports, allow-subclassing-any
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics, Weighted
+from pfl.model.pytorch import PyTorchModel
+from torch import Tensor, nn
+
+from fedssl.config import ViewsConfig
+from fedssl.data.views import Views
+from fedssl.models.heads import projected
+from fedssl.models.model import Model
+from fedssl.objectives.simclr import nt_xent
+
+
+class SimCLR(nn.Module):
+    """A network with its loss, which counts the views that it saw."""
+
+    def __init__(self, network: Model, temperature: float) -> None:
+        super().__init__()
+        self.network, self.temperature = network, temperature
+        self.steps = self.views = 0
+        self.total = torch.zeros(())
+
+    def loss(self, one: Tensor, other: Tensor) -> Tensor:
+        self.views += len(one) + len(other)
+        self.steps += 1
+        loss = nt_xent(projected(self.network, torch.cat((one, other))), self.temperature)
+        self.total += loss.detach()
+        return loss
+
+    def since_last(self) -> tuple[int, float]:
+        """Views and their mean loss since this was last asked."""
+        found = self.views, float(self.total) / self.steps
+        self.steps = self.views = 0
+        self.total.zero_()
+        return found
+
+    def metrics(self, one: Tensor, other: Tensor) -> Mapping[str, Any]:
+        """Nothing to speak of: pfl insists on an evaluation in the first round."""
+        return {"images": Weighted(len(one), len(one))}
+
+
+class Watch(TrainingProcessCallback):
+    """When each round ended, its views, and their loss."""
+
+    def __init__(self, model: SimCLR) -> None:
+        self.model, self.rounds = model, list[tuple[float, int, float]]()
+
+    def after_central_iteration(
+        self, aggregate_metrics: Any, model: Any, *, central_iteration: int
+    ) -> tuple[bool, Any]:
+        self.rounds.append((time.time(), *self.model.since_last()))
+        return False, Metrics()
+
+
+def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
+    """When each round ended, its views, and their loss."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    network: Model = torch.load(f"{work['folder']}/model.pt", weights_only=False)
+    model = SimCLR(network.to(memory_format=torch.channels_last), work["temperature"]).train()
+    make = Views(ViewsConfig(), "simclr", (32, 32), 3, work["mean"], work["std"])
+    rng, owned = torch.Generator().manual_seed(0), {}
+    parts = np.array_split(np.load(f"{work['folder']}/images.npz")["x"], work["clients"])
+    for client, images in enumerate(parts):
+        full = len(images) // work["batch"] * work["batch"]
+        pair = tuple(make(torch.from_numpy(images[:full]), rng))
+        owned[client] = PyTorchTensorDataset(pair, user_id=str(client))
+    data = FederatedDataset(owned.__getitem__, get_user_sampler("minimize_reuse", list(owned)))
+    sgd = partial(torch.optim.SGD, momentum=work["momentum"], weight_decay=work["weight_decay"])
+    watch = Watch(model)
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=work["rounds"],
+            evaluation_frequency=work["rounds"] + 1,
+            train_cohort_size=work["clients"],
+            val_cohort_size=0,
+        ),
+        SimulatedBackend(training_data=data, val_data=data),
+        PyTorchModel(model, sgd, torch.optim.SGD(model.parameters(), lr=1.0)),
+        NNTrainHyperParams(
+            local_batch_size=work["batch"], local_num_epochs=work["epochs"], local_learning_rate=work["lr"]
+        ),
+        NNEvalHyperParams(local_batch_size=work["batch"]),
+        [watch],
+        send_metrics_to_platform=False,
+    )
+    return watch.rounds

@@ -1,0 +1,237 @@
+"""A whole federated run of SimCLR against the same in other frameworks: views/s, and time to round 1.
+
+    python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 1920] [--batch 128]
+                               [--rounds 3] [--repeat 2] [--peers flower,pfl] [--flower 1:2,2:0]
+
+All train the same network from the same weights on as many views with the same SGD, and average:
+
+- `fedssl` with everything switched on: views, checkpoints in every round, logging.
+- `flower`, Flower's simulation (FedAvg, Ray) with Lightly's SimCLR transform and loss: see peer_flower.py.
+- `pfl`, pfl-research in one process on views that lie ready in memory: see peer_pfl.py. It is left out where
+  it is not installed.
+
+Each runs in a process of its own and they take turns. The clock of the first round starts before Python does;
+speed is that of all later rounds. Of all turns the best counts, of the first round and of the speed apart:
+whatever else a machine does makes it slower and never faster.
+
+`--flower` names settings of that peer, each as CLIENTS AT ONCE:LOADERS: Ray trains so many clients at once,
+which share the cores, each with so many DataLoader workers (0: views are made in the training process). All
+that are named are run, and the best counts, so more of them cost time but are never to the peer's
+disadvantage. On two cores these make sense: 1:0, 1:2, 2:0 and 2:2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ratios import Ratio, report
+
+NEEDS = {
+    "flower": (("flwr", "ray", "lightly"), "pip install 'fedssl[flower]' lightly"),
+    "pfl": (
+        ("pfl",),
+        "pip install --no-deps --target FOLDER pfl 'dp-accounting<0.6' prv-accountant; PYTHONPATH=FOLDER",
+    ),
+}
+SPEED = {"resnet8": 2.5, "resnet18": 1.25}  # goals against Flower
+FIRST_ROUND, READY_MADE = 3.0, 0.95
+# No process shall wait for a network, nor join a Ray that runs already.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": ""}
+
+
+def prepare(options: argparse.Namespace, folder: Path) -> None:
+    """Images, network and config that all start from, and for peers the numbers of that config."""
+    import numpy as np
+    import torch
+
+    from fedssl.config import load
+    from fedssl.engines.runner import build_network
+    from fedssl.storage import write_toml
+
+    shape = (options.images, 32, 32, 3)
+    np.savez(folder / "images.npz", x=np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+    config = load(
+        None,
+        {
+            "data.name": "npz",
+            "data.root": str(folder / "images.npz"),
+            "partition": "iid",
+            "partition.clients": options.clients,
+            "model.encoder": options.encoder,
+            "model.width": options.width,
+            "objective": "simclr",
+            "train.batch_size": options.batch,
+            "train.schedule": "constant",
+            "rounds": options.rounds,
+            "checkpoint.every": 1,
+        },
+    )
+    write_toml(folder / "config.toml", config.resolved())
+    # As a file, which brings the network's own modules and no others: peers do not import all of fedssl.
+    torch.save(build_network(config, (32, 32), 3, 0).model, folder / "model.pt")
+    work = {
+        "folder": str(folder),
+        **{key: getattr(options, key) for key in ("clients", "images", "batch", "rounds")},
+        **{key: getattr(config.train, key) for key in ("lr", "momentum", "weight_decay")},
+        "epochs": int(config.train.epochs),
+        "temperature": config.objective.model_dump()["temperature"],
+        "mean": config.data.mean,
+        "std": config.data.std,
+    }
+    (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
+
+
+def fedssl_run(folder: Path) -> list[tuple[float, int, float]]:
+    """When each round ended, its views, and their loss."""
+    from fedssl.config import load
+    from fedssl.experiment import run
+    from fedssl.report.listener import Listener
+
+    rounds: list[tuple[float, int, float]] = []
+
+    class Watch(Listener):
+        def round(self, line: dict[str, Any]) -> None:
+            rounds.append((time.time(), line["views"], line["loss"]))
+
+    with tempfile.TemporaryDirectory() as out:
+        run(load(folder / "config.toml"), Path(out) / "run", Watch())
+    return rounds
+
+
+def child(name: str, folder: Path) -> None:
+    """What a process of its own does. Only what it needs is imported, since that takes part of its time."""
+    head, *setting = name.split()
+    if head == "fedssl":
+        rounds = fedssl_run(folder)
+    else:
+        work: dict[str, Any] = json.loads((folder / "work.json").read_text(encoding="utf-8"))
+        if head == "flower":
+            from peer_flower import simulate
+
+            work["at_once"], work["loaders"] = map(int, setting[0].split(":"))
+        else:
+            from peer_pfl import simulate
+        rounds = simulate(work)
+    print(json.dumps(rounds), flush=True)
+
+
+class Pace(NamedTuple):
+    """What is known of a process when it has ended."""
+
+    first: float  # seconds until the end of round 1
+    speed: float  # views per second from then on
+    views: int
+    loss: float  # of the last round
+
+
+def start(name: str, folder: Path) -> Pace:
+    command = [sys.executable, __file__, "--child", name, "--folder", str(folder)]
+    environment = {**os.environ, **QUIET, "FLWR_HOME": str(folder / "flwr")}
+    began = time.time()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{name} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    rounds = json.loads(done.stdout.splitlines()[-1])
+    (first, *_), (last, _, loss) = rounds[0], rounds[-1]
+    views = sum(views for _, views, _ in rounds[1:])
+    return Pace(first - began, views / (last - first), views, loss)
+
+
+def take_turns(names: list[str], repeat: int, folder: Path) -> dict[str, Pace]:
+    """The best of each framework, over its settings and turns."""
+    best: dict[str, Pace] = {}
+    for _ in range(repeat):
+        for name in names:
+            pace, head = start(name, folder), name.split()[0]
+            print(
+                f"{name:<12} round 1 after {pace.first:6.1f} s   {pace.speed:8,.0f} views/s"
+                f"   loss {pace.loss:.3f}",
+                flush=True,
+            )
+            so_far = best.setdefault(head, pace)
+            if pace.views != best["fedssl"].views:
+                sys.exit(
+                    f"{name} made {pace.views} views, and fedssl {best['fedssl'].views}: not the same work"
+                )
+            best[head] = pace._replace(
+                first=min(pace.first, so_far.first), speed=max(pace.speed, so_far.speed)
+            )
+    return best
+
+
+def ratios(best: dict[str, Pace], what: str, encoder: str) -> list[Ratio]:
+    own, found = best["fedssl"], []
+    for head, goal, versus in (
+        ("flower", SPEED.get(encoder), "Flower + Lightly"),
+        ("pfl", READY_MADE, "pfl-research on ready-made views"),
+    ):
+        if head in best:
+            note = f"{own.speed:,.0f} and {best[head].speed:,.0f} views/s"
+            value = own.speed / best[head].speed
+            found.append(Ratio(f"views/s against {versus}, {what}", value, least=goal, note=note))
+    if "flower" in best:
+        other = best["flower"].first
+        note = f"{own.first:.1f} and {other:.1f} s from the start of Python"
+        words = f"time to round 1: Flower + Lightly against ours, {what}"
+        found.append(Ratio(words, other / own.first, least=FIRST_ROUND, note=note))
+    return found
+
+
+def installed(peers: list[str]) -> list[str]:
+    """Those whose packages are there; of the others a line says how to get them."""
+    found = []
+    for peer in peers:
+        packages, remedy = NEEDS[peer]
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if missing:
+            print(f"without {peer}: no {' and no '.join(missing)} ({remedy})")
+        else:
+            found.append(peer)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--encoder", default="resnet8")
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--clients", type=int, default=5)
+    parser.add_argument("--images", type=int, default=1920)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--peers", default="flower,pfl")
+    parser.add_argument("--flower", default="1:2,2:0", help="settings of that peer")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.folder)
+        return
+    peers = options.peers.split(",")
+    if unknown := set(peers) - set(NEEDS):
+        parser.error(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(NEEDS)}")
+    if options.rounds < 2 or options.images // options.clients < options.batch:
+        parser.error("at least two rounds, and at least a batch of images for each client")
+    settings = {"flower": [f"flower {setting}" for setting in options.flower.split(",")]}
+    names = ["fedssl"]
+    for peer in installed(peers):
+        names += settings.get(peer, [peer])
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(options, Path(folder))
+        best = take_turns(names, options.repeat, Path(folder))
+    report(ratios(best, f"{options.encoder} width {options.width}", options.encoder))
+
+
+if __name__ == "__main__":
+    main()

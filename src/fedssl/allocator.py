@@ -1,0 +1,49 @@
+"""Freed memory stays with the process while it trains.
+
+A training step allocates its activations and frees them again. The C library gives what is freed back to
+the system, which hands it out anew in the next step page by page, each filled with zeros: on a CPU more
+than a tenth of the step (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Names and values from malloc.h of the GNU C library.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_MMAP, KEPT_TRIM = 2**30, 2**31 - 1
+USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # what the library itself arrives at in a training process
+
+_depth = 0
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """What is freed meanwhile is used again; in the end it is given back (GNU C library; elsewhere nothing).
+
+    This is for the whole process. Of nested ones, the outermost counts.
+    """
+    global _depth
+    library = _library()
+    if library is not None and _depth == 0:
+        library.mallopt(M_MMAP_THRESHOLD, KEPT_MMAP)
+        library.mallopt(M_TRIM_THRESHOLD, KEPT_TRIM)
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        if library is not None and _depth == 0:
+            library.mallopt(M_MMAP_THRESHOLD, USUAL_MMAP)
+            library.mallopt(M_TRIM_THRESHOLD, USUAL_TRIM)
+            library.malloc_trim(0)
+
+
+def _library() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
