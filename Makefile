@@ -33,8 +33,8 @@ lint: install ## ruff and mypy
 docs: install ## the documentation as a site in ./site, built without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: install ## the benchmarks, each against a peer or a limit in the same run
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: install ## speed, against peers and limits in the same run, into docs/results/speed.md (an hour)
+	$(BIN)/python benchmarks/collect.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -104,8 +104,8 @@ def train(message: Message, context: Context) -> Message:
 def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
     """When each round ended, its views, and their loss."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    cores, clients = os.cpu_count() or 1, work["clients"]
-    threads = max(1, cores // work["at_once"])
+    clients, at_once = work["clients"], work["at_once"]
+    threads = max(1, (os.cpu_count() or 1) // at_once)
     server, ends, rounds = ServerApp(), list[float](), list[tuple[float, int, float]]()
 
     def ended(number: int, arrays: ArrayRecord) -> None:
@@ -114,11 +114,7 @@ def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(
-            fraction_evaluate=0.0,
-            min_train_nodes=clients,
-            min_available_nodes=clients,
-        )
+        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
         result = strategy.start(
             grid,
             ArrayRecord(network(work["folder"]).state_dict()),
@@ -131,6 +127,7 @@ def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
             rounds.append((end, round(clients * mean["views"]), mean["loss"]))
 
     resources = {"num_cpus": threads, "num_gpus": 0.0}
-    ray: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "log_to_driver": False}
+    # As many CPUs as Ray is told of, so many clients at once.
+    ray: dict[str, Any] = {"num_cpus": at_once * threads, "include_dashboard": False, "log_to_driver": False}
     run_simulation(server, app, clients, backend_config={"init_args": ray, "client_resources": resources})
     return rounds

@@ -4,7 +4,7 @@ Network, loss and step are those of fedssl, so what is compared is what the two 
 nothing and averages parameters only: statistics of BatchNorm go from client to client.
 """
 
-# mypy: ignore-missing-imports, allow-subclassing-any
+# mypy: disable-error-code="import-not-found", allow-subclassing-any
 
 from __future__ import annotations
 

@@ -221,12 +221,16 @@ def main() -> None:
     peers = options.peers.split(",")
     if unknown := set(peers) - set(NEEDS):
         parser.error(f"no peer {', '.join(sorted(unknown))}: there are {', '.join(NEEDS)}")
-    if options.rounds < 2 or options.images // options.clients < options.batch:
-        parser.error("at least two rounds, and at least a batch of images for each client")
+    if options.images % options.clients or options.images // options.clients < options.batch:
+        parser.error(f"{options.clients} clients must share --images evenly, each with at least a batch")
+    if options.rounds < 2 or options.repeat < 1:
+        parser.error("at least two rounds (the first is start-up), and at least one turn")
     settings = {"flower": [f"flower {setting}" for setting in options.flower.split(",")]}
     names = ["fedssl"]
     for peer in installed(peers):
         names += settings.get(peer, [peer])
+    if len(names) == 1:
+        return
     with tempfile.TemporaryDirectory() as folder:
         prepare(options, Path(folder))
         best = take_turns(names, options.repeat, Path(folder))

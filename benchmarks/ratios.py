@@ -1,4 +1,4 @@
-"""What the benchmarks say: ratios, each with its goal. `make bench` puts those of all files into one table."""
+"""What the benchmarks say: ratios, each with its goal. `make bench` puts them all into one table."""
 
 from __future__ import annotations
 

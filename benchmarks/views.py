@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from ratios import Ratio, report
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -81,12 +82,15 @@ def main() -> None:
     torch.ones(1 << 22)
     shape = (options.batch, options.side, options.side, 3)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch_rng(0, "images"))
-    print(f"2 views of {options.batch} images of {options.side}×{options.side}×3, {options.threads} threads")
-    print(f"{'recipe':12}{'ours ms':>10}{'torchvision ms':>16}{'ratio':>8}{'views/s':>10}")
-    for name in ("simclr", "moco-v1", "byol", "mae", "supervised", "plain"):
+    batch = f"{options.batch} images of {options.side}×{options.side}, {options.threads} threads"
+    ratios = []
+    for name in ("simclr", "moco-v1", "byol", "mae", "supervised"):
         ours, theirs = compare(name, images, options.repeats)
-        speed = 2000 * options.batch / ours
-        print(f"{name:12}{ours:10.2f}{theirs:16.1f}{theirs / ours:8.1f}{speed:10.0f}")
+        note = f"{ours:.1f} and {theirs:.0f} ms; {2000 * options.batch / ours:,.0f} views/s"
+        ratios.append(
+            Ratio(f"torchvision's time for {name} views over ours, {batch}", theirs / ours, note=note)
+        )
+    report(ratios)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,10 @@ class TrainConfig(Options):
     )
     clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no limit")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on CUDA, else fp32")
+    compile: bool = Field(
+        False,
+        description="encoders through torch.compile: faster steps after up to a minute, other rounding",
+    )
 
 
 class ParticipationConfig(Options):

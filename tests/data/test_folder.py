@@ -318,9 +318,11 @@ def test_progress_covers_sizes_and_decoding(tmp_path: Path) -> None:
 def test_same_bits_whatever_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         Image.fromarray(noise(20, 30, seed=number)).save(tmp_path / f"{number:02}.jpg")
-    monkeypatch.setattr("fedssl.data.cache.THREADS", 1)
+    monkeypatch.setattr("fedssl.data.reading.WORTH_A_THREAD", 0.0)
+    monkeypatch.setattr("fedssl.data.reading.TRIED", 1)
+    monkeypatch.setattr("fedssl.data.reading.THREADS", 1)
     one, _ = load(tmp_path, size=16)
-    monkeypatch.setattr("fedssl.data.cache.THREADS", 8)
+    monkeypatch.setattr("fedssl.data.reading.THREADS", 8)
     monkeypatch.setattr("fedssl.data.cache.BLOCK_BYTES", 5 * 16 * 16 * 3)
     many, _ = load(tmp_path, size=16)
     assert torch.equal(one.x, many.x)

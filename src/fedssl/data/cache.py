@@ -15,7 +15,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedssl.data.images import ImageSet
+from fedssl.data.reading import readers
 from fedssl.errors import DataError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Entry = tuple[Path, dict[str, Any]]  # the file of pixels, and what is known abo
 
 MEGABYTE = 1 << 20
 BLOCK_BYTES = 1 << 25  # decoded and written at a time
-THREADS = min(16, 2 * (os.cpu_count() or 1))
 NAMED = 10  # files named in a warning; of the rest, the number
 
 
@@ -252,10 +251,10 @@ def _blocks(
             return None
 
     step = max(1, BLOCK_BYTES // prod(listing.shape))
-    with ThreadPoolExecutor(THREADS) as pool:
+    with readers() as several:
         for start in range(0, len(listing), step):
             stop = min(start + step, len(listing))
-            good = [image for image in pool.map(read, range(start, stop)) if image is not None]
+            good = [image for image in several.read(read, range(start, stop)) if image is not None]
             if progress is not None:
                 progress(stop, len(listing), f"decoding {listing.name}")
             if good:

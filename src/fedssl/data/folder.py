@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
@@ -22,7 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from fedssl.data.cache import THREADS, Listing, Shape, file_stamp, listed
+from fedssl.data.cache import Listing, Shape, file_stamp, listed
+from fedssl.data.reading import readers
 from fedssl.errors import DataError
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ def target_shape(
 
     sizes: Counter[tuple[int, int] | None] = Counter()
     step = 4096
-    with ThreadPoolExecutor(THREADS) as pool:
+    with readers() as several:
         for start in range(0, count, step):
             stop = min(start + step, count)
-            sizes.update(pool.map(size, range(start, stop)))
+            sizes.update(several.read(size, range(start, stop)))
             if progress is not None:
                 progress(stop, count, "reading image sizes")
     known = {size: times for size, times in sizes.items() if size is not None}

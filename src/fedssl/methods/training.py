@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedssl.config import TrainConfig
 from fedssl.methods.client import Client, ClientFailure
+from fedssl.methods.compiling import compiled_encoders
 from fedssl.methods.optimizers import Optimizer
 from fedssl.models.model import Model
 
@@ -63,23 +64,24 @@ def train_locally(
     model.train()
     total = torch.zeros((), device=client.device)
     steps = views_made = 0
-    for positions in batches(len(client.images), config.batch_size, epochs or config.epochs, order):
-        images, labels = client.images.batch(positions)
-        images = images.to(client.device, non_blocking=True)
-        labels = None if labels is None else labels.to(client.device)
-        batch = Batch(images, client.views(images, draws), labels, draws, positions)
-        with autocast(client.device, config.precision):
-            value = loss_of(batch)
-        optimizer.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
-        if config.clip:
-            nn.utils.clip_grad_norm_(trained, config.clip)
-        optimizer.step()
-        objective.after_step(model)
-        total += value.detach()
-        steps += 1
-        views_made += len(batch.views) * len(positions)
-        client.check_deadline()
+    with compiled_encoders(model) if config.compile else nullcontext():
+        for positions in batches(len(client.images), config.batch_size, epochs or config.epochs, order):
+            images, labels = client.images.batch(positions)
+            images = images.to(client.device, non_blocking=True)
+            labels = None if labels is None else labels.to(client.device)
+            batch = Batch(images, client.views(images, draws), labels, draws, positions)
+            with autocast(client.device, config.precision):
+                value = loss_of(batch)
+            optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            if config.clip:
+                nn.utils.clip_grad_norm_(trained, config.clip)
+            optimizer.step()
+            objective.after_step(model)
+            total += value.detach()
+            steps += 1
+            views_made += len(batch.views) * len(positions)
+            client.check_deadline()
     mean = float(total) / steps
     if not math.isfinite(mean):
         raise ClientFailure(f"loss is {mean} after {steps} steps")

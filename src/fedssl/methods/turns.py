@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedssl.config import TrainConfig
+from fedssl.errors import ConfigError
 from fedssl.generative.adversarial import Adversarial, players
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import Method
@@ -79,6 +80,8 @@ class Turns(Method):
     ) -> Training:
         """Every batch trains the discriminators; after every T_D of them the generator has its turn."""
         config = client.config
+        if config.compile:
+            raise ConfigError("train.compile=true is for encoders that train, not for a GAN's networks")
         judges, generator = players(model)
         rate = learning_rate(config, client.round, client.rounds)
         betas = (self.beta1, self.beta2)

@@ -1,10 +1,12 @@
-"""Embeddings of all images below a folder, as fast as the encoder: files are decoded while it works."""
+"""Embeddings of all images below a folder, as fast as the encoder can be fed.
+
+For a GPU, files are decoded while it works. On a CPU that would only take turns with the encoder's own
+threads, and slow both down.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedssl.data.cache import THREADS, Shape
+from fedssl.data.cache import Shape
 from fedssl.data.folder import SUFFIXES, printable, read_image
+from fedssl.data.reading import made_ahead, readers
 from fedssl.errors import DataError
 from fedssl.storage import write_atomic
 from fedssl.use.trained import Trained
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from fedssl.data.sets import Progress
 
 BATCH = 64
-AHEAD = 2  # batches that are decoded while one is in the encoder
 
 
 @dataclass
@@ -74,45 +76,48 @@ def embed_batches(
 ) -> Iterator[tuple[list[str], Tensor]]:
     """Paths and vectors, a batch at a time; what cannot be read is noted in `into.skipped`."""
     paths = find_images(into.root)
-    groups = [paths[start : start + BATCH] for start in range(0, len(paths), BATCH)]
-    done = 0
-    with ThreadPoolExecutor(THREADS) as pool:
+    batches, done = _decoded(into, paths, trained.shape), 0
+    for names, images, seen in batches if trained.device.type == "cpu" else made_ahead(batches):
+        done += seen
+        if images:
+            yield names, trained(np.stack(images))
+        if progress is not None:
+            progress(done, len(paths), "embedding images")
 
-        def begin(group: Sequence[str]) -> list[Future[NDArray[np.uint8]]]:
-            return [pool.submit(_read, into.root / path, trained.shape) for path in group]
 
-        coming = deque((group, begin(group)) for group in groups[:AHEAD])
-        for number in range(len(groups)):
-            group, futures = coming.popleft()
-            if number + AHEAD < len(groups):
-                coming.append((groups[number + AHEAD], begin(groups[number + AHEAD])))
+def _decoded(
+    into: Embedded, paths: Sequence[str], shape: Shape
+) -> Iterator[tuple[list[str], list[NDArray[np.uint8]], int]]:
+    """Names and images of a batch, and how many files were looked at for it."""
+
+    def read(path: str) -> NDArray[np.uint8] | str:
+        try:
+            return read_image(into.root / path, shape)
+        except (OSError, ValueError) as error:
+            return str(error) or type(error).__name__
+
+    with readers() as several:
+        for start in range(0, len(paths), BATCH):
+            group = paths[start : start + BATCH]
             images, names = [], []
-            for path, future in zip(group, futures, strict=True):
-                try:
-                    images.append(future.result())
+            for path, image in zip(group, several.read(read, group), strict=True):
+                if isinstance(image, str):
+                    into.skipped[printable(path)] = image
+                else:
+                    images.append(image)
                     names.append(printable(path))
-                except (OSError, ValueError) as error:
-                    into.skipped[printable(path)] = str(error) or type(error).__name__
-            done += len(group)
-            if images:
-                yield names, trained(np.stack(images))
-            if progress is not None:
-                progress(done, len(paths), "embedding images")
+            yield names, images, len(group)
 
 
 def embed_one(trained: Trained, image: str | Path) -> Tensor:
     """The vector of one image."""
     path = Path(image).expanduser()
     try:
-        return trained(np.stack([_read(path, trained.shape)]))[0]
+        return trained(np.stack([read_image(path, trained.shape)]))[0]
     except FileNotFoundError:
         raise DataError(f"no image {path}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
-
-
-def _read(path: Path, shape: Shape) -> NDArray[np.uint8]:
-    return read_image(path, shape)
 
 
 # --- Parquet ----------------------------------------------------------------------------------------

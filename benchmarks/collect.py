@@ -1,0 +1,99 @@
+"""All benchmarks of speed, one after the other, into one page: `make bench`.
+
+    python benchmarks/collect.py [--only throughput,peers] [--page docs/results/speed.md]
+
+What was measured before stays on the page until it is measured again, each part with its date. Keep the
+machine idle meanwhile: all together take about an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from ratios import HEAD, Ratio
+
+HERE = Path(__file__).resolve().parent
+BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
+
+# Files with their arguments, in the order of the page.
+PARTS: dict[str, tuple[str, list[str]]] = {
+    "throughput": (
+        "A run against its bare steps",
+        ["--encoders resnet8:16", "--encoders resnet18:64 --batch 32 --turns 3"],
+    ),
+    "peers": ("Against other frameworks", ["", "--encoder resnet18 --width 64 --images 640"]),
+    "methods": ("What methods cost", [""]),
+    "clients": ("Many clients", [""]),
+    "workers": ("Two worker processes", [""]),
+    "probe": ("Probes", [""]),
+    "views": ("Views", [""]),
+    "embed": ("Embeddings", ["--encoder resnet8 --width 16 --side 32 --images 4096", ""]),
+    "ideas": ("Ideas", ["", "--encoder resnet18 --width 64 --ideas memory,compile"]),
+}
+
+
+def measured(name: str) -> list[Ratio]:
+    """What a benchmark says, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ratios.jsonl"
+        for arguments in PARTS[name][1]:
+            command = [sys.executable, str(HERE / f"{name}.py"), *arguments.split()]
+            print("==", " ".join(command[1:]), flush=True)
+            subprocess.run(command, check=True, env=os.environ | {"FEDSSL_RATIOS": str(file)})
+        return [Ratio(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def section(name: str) -> str:
+    title, calls = PARTS[name]
+    commands = ", ".join(f"`{f'python benchmarks/{name}.py {call}'.strip()}`" for call in calls)
+    rows = [ratio.row() for ratio in measured(name)]
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    about = f"{commands} on {today}, {machine()}."
+    return "\n".join([f"## {title}", "", about, "", HEAD, *rows])
+
+
+def machine() -> str:
+    """What it was measured on."""
+    model = "an unknown processor"
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), model)
+    return f"{os.cpu_count()} cores ({model}), {platform.system()}, PyTorch {torch.__version__}"
+
+
+def put(page: str, name: str, text: str) -> str:
+    """The page with a part replaced, or added at its end."""
+    begin, end = BEGIN.format(name), END.format(name)
+    block = f"{begin}\n{text}\n{end}"
+    if begin not in page:
+        return f"{page.rstrip()}\n\n{block}\n"
+    return page[: page.index(begin)] + block + page[page.index(end) + len(end) :]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
+    parser.add_argument("--page", type=Path, default=HERE.parent / "docs" / "results" / "speed.md")
+    options = parser.parse_args()
+    for name in options.only.split(","):
+        if name not in PARTS:
+            parser.error(f"no part {name!r}; there are: {', '.join(PARTS)}")
+    for name in options.only.split(","):
+        text = section(name)
+        page = options.page.read_text(encoding="utf-8") if options.page.exists() else "# Speed\n"
+        options.page.write_text(put(page, name, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

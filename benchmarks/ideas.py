@@ -1,0 +1,270 @@
+"""What could make a training step faster than the plain one: each idea against it, in turns.
+
+fedssl keeps memory (`fedssl.allocator`) and has `train.compile` as an option; what does not pay is not in it,
+and this file shows why. The plain step is SimCLR's with its views: eager, channels-last, an optimizer over
+lists of tensors, memory kept.
+
+    python benchmarks/ideas.py [--ideas memory,fused,prefetch,compile,stacked] [--encoder resnet8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from pacing import in_turns, ratio
+from ratios import Ratio, report
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.optim.sgd import sgd
+
+from fedssl.allocator import freed_memory_kept
+from fedssl.config import Config, load
+from fedssl.data.views import Views
+from fedssl.engines.runner import build_network
+from fedssl.methods.compiling import compiled_encoders
+from fedssl.methods.optimizers import Optimizer
+from fedssl.models.heads import projected
+from fedssl.models.model import Model
+from fedssl.objectives.simclr import nt_xent
+
+STEPS = 5  # of a turn
+
+
+class Step:
+    """Views, forward, loss, backward, optimizer."""
+
+    def __init__(self, options: argparse.Namespace, batch: int = 128) -> None:
+        settings = {"model.encoder": options.encoder, "model.width": options.width, "train.batch_size": batch}
+        self.config: Config = load(None, {"data.name": "digits", "objective": "simclr", **settings})
+        network = build_network(self.config, (32, 32), 3, 10)
+        self.model: Model = network.model.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        self.parameters = self.config.objective.trained(self.model)
+        self.optimizer = Optimizer(self.parameters, self.config.train, self.config.train.lr)
+        self.images = torch.randint(0, 256, (batch, 32, 32, 3), dtype=torch.uint8)
+        self.make = Views(self.config.views, "simclr", (32, 32), 3, 0.5, 0.25, 2)
+        self.rng = torch.Generator().manual_seed(0)
+
+    def views(self) -> list[Tensor]:
+        return self.make(self.images, self.rng)
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        return nt_xent(projected(self.model, torch.cat(views)), 0.5)
+
+    def learn(self, views: list[Tensor]) -> None:
+        loss = self.loss(views)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def __call__(self) -> None:
+        for _ in range(STEPS):
+            self.learn(self.views())
+
+
+class Compiled(Step):
+    """`train.compile`: the encoder through torch.compile, whose backward pass is compiled with it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        began = time.perf_counter()
+        with compiled_encoders(self.model):
+            self.learn(self.views())
+        self.cold = time.perf_counter() - began
+
+    def __call__(self) -> None:
+        with compiled_encoders(self.model):
+            super().__call__()
+
+
+class Fused(Step):
+    """PyTorch's fused SGD: one kernel instead of a few over lists."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.momenta: list[Tensor | None] = [None] * len(self.parameters)
+
+    def learn(self, views: list[Tensor]) -> None:
+        loss = self.loss(views)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        train = self.config.train
+        with torch.no_grad():
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+            sgd(list(self.parameters), gradients, self.momenta, fused=True, lr=train.lr,
+                weight_decay=train.weight_decay, momentum=train.momentum, dampening=0.0, nesterov=False,
+                maximize=False)  # fmt: skip
+
+
+class Prefetched(Step):
+    """The views of the next batch are made in another thread while this one trains."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.pool = ThreadPoolExecutor(1, initializer=lambda: torch.set_num_threads(1))
+
+    def __call__(self) -> None:
+        coming = self.pool.submit(self.views)
+        for _ in range(STEPS):
+            views, coming = coming.result(), self.pool.submit(self.views)
+            self.learn(views)
+        coming.result()
+
+
+class OneByOne:
+    """Small clients one after the other: the plain way."""
+
+    def __init__(self, options: argparse.Namespace, clients: int, batch: int) -> None:
+        self.clients = [Step(options, batch) for _ in range(clients)]
+
+    def __call__(self) -> None:
+        for client in self.clients:
+            views = client.views()
+            for _ in range(STEPS):
+                client.learn(views)
+
+
+class Stacked:
+    """The same clients as one model with a leading axis (torch.func): one pass trains all of them.
+
+    Running statistics of BatchNorm are left out, since vmap cannot update them.
+    """
+
+    def __init__(self, options: argparse.Namespace, clients: int, batch: int) -> None:
+        steps = [Step(options, batch) for _ in range(clients)]
+        for step in steps:
+            for module in step.model.modules():
+                if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                    module.track_running_stats = False
+                    module.running_mean = module.running_var = module.num_batches_tracked = None
+        parameters, self.buffers = stack_module_state([step.model for step in steps])  # type: ignore[arg-type]
+        self.parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        self.shape = copy.deepcopy(steps[0].model).to("meta")
+        self.optimizer = Optimizer(list(self.parameters.values()), steps[0].config.train, 0.03)  # type: ignore[arg-type]
+        self.images = torch.stack([torch.cat(step.views()) for step in steps])
+
+        def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor) -> Tensor:
+            z = functional_call(
+                Whole(self.shape), {f"model.{n}": v for n, v in {**parameters, **buffers}.items()}, images
+            )
+            z = nn.functional.normalize(z, dim=1)
+            itself = torch.eye(len(z), dtype=torch.bool)
+            logits = (z @ z.T / 0.5).masked_fill(itself, float("-inf"))
+            partner = torch.arange(len(z)).roll(len(z) // 2)
+            return nn.functional.cross_entropy(logits, partner)
+
+        self.losses = vmap(loss)
+
+    def __call__(self) -> None:
+        for _ in range(STEPS):
+            loss = self.losses(self.parameters, self.buffers, self.images).sum()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
+class Whole(nn.Module):
+    """A model as a function of images."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return projected(self.model, images)
+
+
+def memory(options: argparse.Namespace) -> list[Ratio]:
+    """In processes of their own, since what the C library holds cannot be told apart within one."""
+    seconds: dict[str, list[float]] = {"plain": [], "kept": []}
+    for _ in range(3):
+        for kind, measured in seconds.items():
+            arguments = ["--child", kind, "--encoder", options.encoder, "--width", str(options.width)]
+            answer = subprocess.run(
+                [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True
+            )
+            measured.append(float(answer.stdout))
+    return [
+        Ratio(
+            f"a step with kept memory against one without, {options.encoder}",
+            ratio(seconds["kept"], seconds["plain"]),
+        )
+    ]
+
+
+def child(options: argparse.Namespace) -> None:
+    step = Step(options)
+    if options.child == "kept":
+        with freed_memory_kept():
+            print(float(np.median(in_turns({"step": step}, 3)["step"])))
+    else:
+        print(float(np.median(in_turns({"step": step}, 3)["step"])))
+
+
+def against_plain(options: argparse.Namespace) -> list[Ratio]:
+    kinds = {"compile": Compiled, "fused": Fused, "prefetch": Prefetched}
+    steps: dict[str, Step] = {name: kinds[name](options) for name in options.ideas if name in kinds}
+    if not steps:
+        return []
+    seconds = in_turns({"plain": Step(options), **steps}, 6)
+    notes = {
+        name: f"{step.cold:.0f} s to compile" for name, step in steps.items() if isinstance(step, Compiled)
+    }
+    return [
+        Ratio(
+            f"a step with {name} against the plain one, {options.encoder}",
+            ratio(seconds[name], seconds["plain"]),
+            note=notes.get(name, ""),
+        )
+        for name in steps
+    ]
+
+
+def stacked(options: argparse.Namespace) -> list[Ratio]:
+    ratios = []
+    for clients, batch in ((5, 128), (10, 16)):
+        contestants = {
+            "plain": OneByOne(options, clients, batch),
+            "stacked": Stacked(options, clients, batch),
+        }
+        seconds = in_turns(contestants, 4)
+        what = f"{clients} clients stacked against one by one, batches of {batch}, {options.encoder}"
+        ratios.append(Ratio(what, ratio(seconds["stacked"], seconds["plain"])))
+    return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--ideas",
+        type=lambda text: text.split(","),
+        default=["memory", "fused", "prefetch", "compile", "stacked"],
+    )
+    parser.add_argument("--encoder", default="resnet8")
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options)
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    ratios = memory(options) if "memory" in options.ideas else []
+    with freed_memory_kept():
+        ratios += against_plain(options)
+        ratios += stacked(options) if "stacked" in options.ideas else []
+    report(ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What a method costs: a round against one of FedAvg, or against the passes that its definition asks for.
+
+FedEMA, FedU and L-DAWA do to FedAvg with BYOL what costs no pass through the network: fetch and write client
+memories, measure distances or angles. Ditto and APFL train two networks; FeatARC's cluster model sees every
+image once, and cluster models and the client's own see them all once more in a round; FedStyle's style model
+sees every image and its outlines once in a round (its style extraction, once in a client's life, is over
+before the clock starts). Those passes are made on tensors that lie ready, with nothing else. Everything
+takes turns, round by round.
+
+    python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 6] [--turns 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from pacing import Paced, config_of, in_turns, random_images, ratio
+from ratios import Ratio, report
+from throughput import Bare
+
+from fedssl.allocator import freed_memory_kept
+from fedssl.config import Config
+
+CLIENTS = 5
+
+
+class Passes(Bare):
+    """The passes of one round of a method with SimCLR."""
+
+    def __init__(
+        self, config: Config, steps: int, networks: int, seen_a_step: int, seen_a_round: int
+    ) -> None:
+        super().__init__(config, CLIENTS * steps)
+        self.second = Bare(config, CLIENTS * steps) if networks == 2 else None
+        self.frozen = copy.deepcopy(self.model).eval()
+        self.seen_a_step, self.seen_a_round = seen_a_step, seen_a_round
+        self.images = torch.cat(self.views)[: config.train.batch_size]
+        self.batches = CLIENTS * steps
+
+    def __call__(self) -> None:
+        super().__call__()
+        if self.second is not None:
+            self.second()
+        with torch.no_grad():
+            for _ in range(self.batches * (self.seen_a_step + self.seen_a_round)):
+                self.frozen.part("encoder")(self.images)
+
+
+def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
+    rivals: dict[str, dict[str, str]] = {
+        "FedEMA": {"method": "fedema"},
+        "FedU": {"method": "fedu"},
+        "L-DAWA": {"aggregation": "l-dawa"},
+    }
+    settings = {"model__encoder": options.encoder, "model__width": options.width, "objective": "byol"}
+    runs: dict[str, Callable[[], object]] = {
+        name: Paced(config_of(file, **settings, **chosen), folder / name)
+        for name, chosen in {"FedAvg": {}, **rivals}.items()
+    }
+    seconds = in_turns(runs, options.turns)
+    return [
+        Ratio(
+            f"a round of {name} against FedAvg, BYOL, {options.encoder} width {options.width}",
+            ratio(seconds[name], seconds["FedAvg"]),
+            most=1.03,
+        )
+        for name in rivals
+    ]
+
+
+def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
+    # Networks that train; times that a batch, and that all images in a round, go through a frozen one.
+    needed = {"ditto": (2, 0, 0), "apfl": (2, 0, 0), "featarc": (1, 1, 3), "fedstyle": (1, 0, 2)}
+    ratios = []
+    for name, (networks, seen_a_step, seen_a_round) in needed.items():
+        settings = {"method.style_epochs": 1} if name == "fedstyle" else {}
+        config = config_of(
+            file, model__encoder=options.encoder, model__width=options.width, method=name, **settings
+        )
+        bare = Passes(config_of(file, model__encoder=options.encoder, model__width=options.width),
+                      options.steps, networks, seen_a_step, seen_a_round)  # fmt: skip
+        seconds = in_turns({"run": Paced(config, folder / name), "passes": bare}, options.turns)
+        ratios.append(
+            Ratio(
+                f"a round of {name} against its passes, SimCLR, {options.encoder} width {options.width}",
+                ratio(seconds["run"], seconds["passes"]),
+                most=1.05,
+            )
+        )
+    return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--encoder", default="resnet8")
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=6, help="of a client in a round")
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary, freed_memory_kept():
+        folder = Path(temporary)
+        file = random_images(folder, CLIENTS * options.steps * 128)
+        report([*against_fedavg(options, file, folder), *against_passes(options, file, folder)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Files in order, whoever reads them."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fedssl.data.reading import THREADS, TRIED, made_ahead, readers
+
+
+@pytest.mark.parametrize(("pause", "threads"), [(0.0, {1}), (0.002, set(range(2, THREADS + 2)))])
+def test_quick_files_are_read_here_and_slow_ones_by_threads(pause: float, threads: set[int]) -> None:
+    who: set[int] = set()
+
+    def read(item: int) -> int:
+        who.add(threading.get_ident())
+        time.sleep(pause)
+        return item * item
+
+    with readers() as several:
+        assert several.read(read, range(60)) == [item * item for item in range(60)]
+    assert len(who) in threads
+
+
+@pytest.mark.parametrize("count", [0, 1, TRIED, TRIED + 1])
+def test_few_files(count: int) -> None:
+    with readers() as several:
+        assert several.read(str, range(count)) == [str(item) for item in range(count)]
+
+
+def test_an_error_comes_up_where_it_is_asked_for() -> None:
+    with readers() as several, pytest.raises(ZeroDivisionError):
+        several.read(lambda item: 1 / (item - 20), range(40))
+
+
+def test_batches_made_ahead_are_the_same_and_made_elsewhere() -> None:
+    makers = []
+
+    def batches() -> Iterator[int]:
+        for number in range(5):
+            makers.append(threading.get_ident())
+            yield number
+
+    assert list(made_ahead(batches())) == list(range(5))
+    assert threading.get_ident() not in makers
+
+
+def test_an_error_while_making_ahead() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    ahead = made_ahead(batches())
+    assert next(ahead) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(ahead)
