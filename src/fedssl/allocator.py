@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_MMAP, KEPT_TRIM = 2**30, 2**31 - 1
 USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # what the library itself arrives at in a training process
 
+_lock = threading.Lock()
 _depth = 0
 
 
@@ -24,19 +26,26 @@ _depth = 0
 def freed_memory_kept() -> Iterator[None]:
     """What is freed meanwhile is used again; in the end it is given back (GNU C library; elsewhere nothing).
 
-    This is for the whole process. Of nested ones, the outermost counts.
+    This is for the whole process. Of nested ones, and of runs in several threads, the last to end counts.
     """
-    global _depth
     library = _library()
-    if library is not None and _depth == 0:
-        library.mallopt(M_MMAP_THRESHOLD, KEPT_MMAP)
-        library.mallopt(M_TRIM_THRESHOLD, KEPT_TRIM)
-    _depth += 1
+    _change(1, library)
     try:
         yield
     finally:
-        _depth -= 1
-        if library is not None and _depth == 0:
+        _change(-1, library)
+
+
+def _change(by: int, library: ctypes.CDLL | None) -> None:
+    global _depth
+    with _lock:
+        _depth += by
+        if library is None:
+            return
+        if _depth == by == 1:
+            library.mallopt(M_MMAP_THRESHOLD, KEPT_MMAP)
+            library.mallopt(M_TRIM_THRESHOLD, KEPT_TRIM)
+        elif _depth == 0:
             library.mallopt(M_MMAP_THRESHOLD, USUAL_MMAP)
             library.mallopt(M_TRIM_THRESHOLD, USUAL_TRIM)
             library.malloc_trim(0)
