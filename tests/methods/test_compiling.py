@@ -30,7 +30,10 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float
     )
 
 
-def test_a_compiled_run_is_the_plain_one_up_to_rounding(tmp_path: Path) -> None:
+def test_a_compiled_run_is_the_plain_one_up_to_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # other tests want the cores
     settings: dict[str, Any] = {"objective": "byol", "method": "fedema", "rounds": 2}
     plain = small_run(tmp_path / "plain", **settings)
     compiled = small_run(tmp_path / "compiled", **settings, **{"train.compile": True})
