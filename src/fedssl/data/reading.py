@@ -14,9 +14,7 @@ Result = TypeVar("Result")
 
 THREADS = min(16, 2 * (os.cpu_count() or 1))
 TRIED = 8  # items that are timed first
-WORTH_A_THREAD = (
-    5e-4  # seconds; of quicker work, most holds Python's lock, and threads get in each other's way
-)
+WORTH_A_THREAD = 5e-4  # seconds: quicker work mostly holds Python's lock, and threads get in its way
 
 
 class Readers:
