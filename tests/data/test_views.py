@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from tests.threads import one_thread  # noqa: F401
 from torch import Tensor
 from torchvision import transforms
 
@@ -20,15 +21,6 @@ from fedssl.rng import torch_rng
 
 RECIPES = ("simclr", "moco-v1", "byol", "mae", "supervised", "plain")
 SAMPLES = 3008
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small tensors, many calls: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def build(
