@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 
-import numpy as np
 import torch
-from pacing import in_turns, ratio
+from pacing import Play, Tick, in_turns, ratio
 from ratios import Ratio, report
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
@@ -34,7 +33,7 @@ from fedssl.models.heads import projected
 from fedssl.models.model import Model
 from fedssl.objectives.simclr import nt_xent
 
-STEPS = 5  # of a turn
+STEPS, PIECES = 5, 12  # steps of a piece of work, and pieces
 
 
 class Step:
@@ -70,13 +69,6 @@ class Step:
 
 class Compiled(Step):
     """`train.compile`: the encoder through torch.compile, whose backward pass is compiled with it."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        super().__init__(options)
-        began = time.perf_counter()
-        with compiled_encoders(self.model):
-            self.learn(self.views())
-        self.cold = time.perf_counter() - began
 
     def __call__(self) -> None:
         with compiled_encoders(self.model):
@@ -180,60 +172,50 @@ class Whole(nn.Module):
         return projected(self.model, images)
 
 
-def memory(options: argparse.Namespace) -> list[Ratio]:
-    """In processes of their own, since what the C library holds cannot be told apart within one."""
-    seconds: dict[str, list[float]] = {"plain": [], "kept": []}
-    for _ in range(3):
-        for kind, measured in seconds.items():
-            arguments = ["--child", kind, "--encoder", options.encoder, "--width", str(options.width)]
-            answer = subprocess.run(
-                [sys.executable, __file__, *arguments], check=True, capture_output=True, text=True
-            )
-            measured.append(float(answer.stdout))
-    return [
-        Ratio(
-            f"a step with kept memory against one without, {options.encoder}",
-            ratio(seconds["kept"], seconds["plain"]),
-        )
-    ]
-
-
-def child(options: argparse.Namespace) -> None:
-    step = Step(options)
-    if options.child == "kept":
-        with freed_memory_kept():
-            print(float(np.median(in_turns({"step": step}, 3)["step"])))
-    else:
-        print(float(np.median(in_turns({"step": step}, 3)["step"])))
+def stepping(
+    contestant: Callable[[argparse.Namespace], Callable[[], object]],
+    options: argparse.Namespace,
+    kept: bool,
+    tick: Tick,
+) -> None:
+    with freed_memory_kept() if kept else nullcontext():
+        work = contestant(options)
+        tick()
+        while True:
+            work()
+            tick()
 
 
 def against_plain(options: argparse.Namespace) -> list[Ratio]:
+    """Every idea against the plain step, which keeps memory: that idea is its reverse."""
     kinds = {"compile": Compiled, "fused": Fused, "prefetch": Prefetched}
-    steps: dict[str, Step] = {name: kinds[name](options) for name in options.ideas if name in kinds}
-    if not steps:
-        return []
-    seconds = in_turns({"plain": Step(options), **steps}, 6)
-    notes = {
-        name: f"{step.cold:.0f} s to compile" for name, step in steps.items() if isinstance(step, Compiled)
+    plays: dict[str, Play] = {
+        name: partial(stepping, kinds[name], options, True) for name in options.ideas if name in kinds
     }
+    if "memory" in options.ideas:
+        plays["memory given back"] = partial(stepping, Step, options, False)
+    if not plays:
+        return []
+    seconds = in_turns({"plain": partial(stepping, Step, options, True), **plays}, PIECES)
+    notes = {"compile": f"{seconds['compile'][0]:.0f} s for the first steps"} if "compile" in plays else {}
     return [
         Ratio(
             f"a step with {name} against the plain one, {options.encoder}",
             ratio(seconds[name], seconds["plain"]),
             note=notes.get(name, ""),
         )
-        for name in steps
+        for name in plays
     ]
 
 
 def stacked(options: argparse.Namespace) -> list[Ratio]:
     ratios = []
     for clients, batch in ((5, 128), (10, 16)):
-        contestants = {
-            "plain": OneByOne(options, clients, batch),
-            "stacked": Stacked(options, clients, batch),
+        plays: dict[str, Play] = {
+            name: partial(stepping, partial(kind, clients=clients, batch=batch), options, True)
+            for name, kind in (("plain", OneByOne), ("stacked", Stacked))
         }
-        seconds = in_turns(contestants, 4)
+        seconds = in_turns(plays, PIECES)
         what = f"{clients} clients stacked against one by one, batches of {batch}, {options.encoder}"
         ratios.append(Ratio(what, ratio(seconds["stacked"], seconds["plain"])))
     return ratios
@@ -250,20 +232,8 @@ def main() -> None:
     )
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        child(options)
-    else:
-        compare(options)
-
-
-def compare(options: argparse.Namespace) -> None:
-    ratios = memory(options) if "memory" in options.ideas else []
-    with freed_memory_kept():
-        ratios += against_plain(options)
-        ratios += stacked(options) if "stacked" in options.ideas else []
-    report(ratios)
+    report([*against_plain(options), *(stacked(options) if "stacked" in options.ideas else [])])
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ memories, measure distances or angles. Ditto and APFL train two networks; FeatAR
 image once, and cluster models and the client's own see them all once more in a round; FedStyle's style model
 sees every image and its outlines once in a round (its style extraction, once in a client's life, is over
 before the clock starts). Those passes are made on tensors that lie ready, with nothing else. Everything
-takes turns, round by round.
+takes turns.
 
-    python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 6] [--turns 5]
+    python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 6] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import argparse
 import copy
 import tempfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from pacing import Paced, config_of, in_turns, random_images, ratio
+from pacing import Play, Tick, config_of, in_turns, random_images, ratio, whole_run
 from ratios import Ratio, report
 from throughput import Bare
 
@@ -51,6 +51,17 @@ class Passes(Bare):
                 self.frozen.part("encoder")(self.images)
 
 
+def passes(
+    config: Config, steps: int, networks: int, seen_a_step: int, seen_a_round: int, tick: Tick
+) -> None:
+    with freed_memory_kept():
+        loop = Passes(config, steps, networks, seen_a_step, seen_a_round)
+        tick()
+        while True:
+            loop()
+            tick()
+
+
 def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
     rivals: dict[str, dict[str, str]] = {
         "FedEMA": {"method": "fedema"},
@@ -58,11 +69,11 @@ def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> lis
         "L-DAWA": {"aggregation": "l-dawa"},
     }
     settings = {"model__encoder": options.encoder, "model__width": options.width, "objective": "byol"}
-    runs: dict[str, Callable[[], object]] = {
-        name: Paced(config_of(file, **settings, **chosen), folder / name)
+    runs = {
+        name: whole_run(config_of(file, **settings, **chosen), folder / name)
         for name, chosen in {"FedAvg": {}, **rivals}.items()
     }
-    seconds = in_turns(runs, options.turns)
+    seconds = in_turns(runs, options.rounds)
     return [
         Ratio(
             f"a round of {name} against FedAvg, BYOL, {options.encoder} width {options.width}",
@@ -82,9 +93,12 @@ def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> lis
         config = config_of(
             file, model__encoder=options.encoder, model__width=options.width, method=name, **settings
         )
-        bare = Passes(config_of(file, model__encoder=options.encoder, model__width=options.width),
-                      options.steps, networks, seen_a_step, seen_a_round)  # fmt: skip
-        seconds = in_turns({"run": Paced(config, folder / name), "passes": bare}, options.turns)
+        plain = config_of(file, model__encoder=options.encoder, model__width=options.width)
+        plays: dict[str, Play] = {
+            "run": whole_run(config, folder / name),
+            "passes": partial(passes, plain, options.steps, networks, seen_a_step, seen_a_round),
+        }
+        seconds = in_turns(plays, options.rounds)
         ratios.append(
             Ratio(
                 f"a round of {name} against its passes, SimCLR, {options.encoder} width {options.width}",
@@ -102,9 +116,9 @@ def main() -> None:
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--steps", type=int, default=6, help="of a client in a round")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary, freed_memory_kept():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         file = random_images(folder, CLIENTS * options.steps * 128)
         report([*against_fedavg(options, file, folder), *against_passes(options, file, folder)])

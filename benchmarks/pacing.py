@@ -1,10 +1,17 @@
-"""Runs that take turns, round by round, so that a machine that slows down slows all of them alike."""
+"""Contestants that take turns of half a second, so that a machine that slows down slows all of them alike.
+
+Each is a group of processes of its own. While one works, the others are stopped.
+"""
 
 from __future__ import annotations
 
-import threading
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,66 +21,109 @@ from fedssl.config import Config, load
 from fedssl.experiment import run, settled
 from fedssl.report.listener import Listener, RunInfo
 
+Tick = Callable[[], None]
+Play = Callable[[Tick], object]
+"""It prepares and ticks, and ticks again after each piece of work, for ever. It must pickle."""
 
-class Paced(Listener):
-    """A whole run, files and all, that makes its next round when it is called."""
+SLICE = 0.5  # seconds of a turn
+WARM = 2  # pieces before those that count: a run draws its partition after its first round
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        self._go, self._made = threading.Semaphore(0), threading.Semaphore(0)
-        self._error: BaseException | None = None
-        threading.Thread(target=self._run, args=(config, folder), daemon=True).start()
-        self._wait()
 
-    def __call__(self) -> None:
-        """One round; what follows it (a checkpoint) counts as part of the next."""
-        self._go.release()
-        self._wait()
+def in_turns(plays: Mapping[str, Play], pieces: int) -> dict[str, list[float]]:
+    """Seconds that each piece of work took each contestant: some for warming up, and so many that count."""
+    contestants = {name: Contestant(name, play) for name, play in plays.items()}
+    try:
+        while any(len(contestant.ticks) <= WARM + pieces for contestant in contestants.values()):
+            for contestant in contestants.values():
+                contestant.turn()
+    finally:
+        for contestant in contestants.values():
+            contestant.end()
+    return {name: contestant.pieces()[: WARM + pieces] for name, contestant in contestants.items()}
+
+
+class Contestant:
+    """A process that is stopped except in its turns."""
+
+    def __init__(self, name: str, play: Play) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_contestant, args=(play, theirs), name=name)
+        self.process.start()
+        theirs.close()
+        self.ticks: list[float] = []
+        self.turns: list[tuple[float, float]] = []
+        self._listen()
+        self._signal(signal.SIGSTOP)
+
+    def turn(self) -> None:
+        began = time.monotonic()
+        self._signal(signal.SIGCONT)
+        time.sleep(SLICE)
+        self._signal(signal.SIGSTOP)
+        self.turns.append((began, time.monotonic()))
+        while self.pipe.poll():
+            self._listen()
+
+    def pieces(self) -> list[float]:
+        """Of the time between two ticks, what lay in turns of its own."""
+        turns = np.array(self.turns)
+        worked = [np.clip(tick - turns[:, 0], 0, turns[:, 1] - turns[:, 0]).sum() for tick in self.ticks]
+        return [float(seconds) for seconds in np.diff(worked)]
+
+    def end(self) -> None:
+        self._signal(signal.SIGKILL)
+        self.process.join()
+
+    def _listen(self) -> None:
+        try:
+            self.ticks.append(self.pipe.recv())
+        except EOFError:
+            raise SystemExit(f"{self.process.name} ended before its turns did") from None
+
+    def _signal(self, number: int) -> None:
+        if self.process.pid is not None and self.process.is_alive():
+            os.killpg(self.process.pid, number)
+
+
+def _contestant(play: Play, pipe: Connection) -> None:
+    os.setpgrp()
+    play(lambda: pipe.send(time.monotonic()))
+
+
+class _Rounds(Listener):
+    """A piece of work is a round; what follows it (a checkpoint) counts as part of the next."""
+
+    def __init__(self, tick: Tick) -> None:
+        self._tick = tick
 
     def started(self, info: RunInfo) -> None:
-        self._pause()
+        self._tick()
 
     def round(self, line: dict[str, Any]) -> None:
-        self._pause()
-
-    def _run(self, config: Config, folder: Path) -> None:
-        try:
-            run(config, folder, self)
-        except BaseException as error:
-            self._error = error
-        self._made.release()
-
-    def _pause(self) -> None:
-        self._made.release()
-        self._go.acquire()
-
-    def _wait(self) -> None:
-        self._made.acquire()
-        if self._error is not None:
-            raise self._error
+        self._tick()
 
 
-def in_turns(contestants: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
-    """Seconds of each turn of each contestant; the first turn of all is for warming up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(turns + 1):
-        for name, contestant in contestants.items():
-            began = time.perf_counter()
-            contestant()
-            if turn:
-                seconds[name].append(time.perf_counter() - began)
-    return seconds
+def _run(config: Config, folder: Path, tick: Tick) -> None:
+    run(config, folder, _Rounds(tick))
+
+
+def whole_run(config: Config, folder: Path) -> Play:
+    """A run, files and all, of which a piece is a round."""
+    return partial(_run, config, folder)
 
 
 def ratio(above: list[float], below: list[float]) -> float:
-    """The median over turns."""
-    return float(np.median(np.array(above) / np.array(below)))
+    """Of all pieces that count together."""
+    return sum(above[WARM:]) / sum(below[WARM:])
 
 
 def random_images(folder: Path, count: int, side: int = 32) -> Path:
-    """A file of noise, with labels."""
-    rng, file = np.random.default_rng(0), folder / f"noise-{count}-{side}.npz"
-    images = rng.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-    np.savez(file, x=images, y=rng.integers(0, 10, count))
+    """A file of noise to train on, with labels, and a small one to test on: none of `count` is held out."""
+    rng, file = np.random.default_rng(0), folder / f"noise-{count}-{side}_train.npz"
+    for name, images in ((file.name, count), (file.name.replace("train", "test"), 10)):
+        pixels = rng.integers(0, 256, (images, side, side, 3), dtype=np.uint8)
+        np.savez(folder / name, x=pixels, y=rng.integers(0, 10, images))
     return file
 
 

@@ -3,19 +3,20 @@
 Both train the same network (32×32×3) with equal batches. The run has five clients and everything
 switched on: views, target networks, aggregation, client memories, checkpoints, logging. The bare loop is
 forward (the target network's too), loss, backward, optimizer step and target update on views that lie ready
-in memory. It runs in the same process, and so with the same memory kept. The two take turns, round by round.
+in memory, with freed memory kept. The two take turns.
 
-    python benchmarks/throughput.py [--objectives simclr] [--encoders resnet8:16] [--batch 128] [--turns 5]
+    python benchmarks/throughput.py [--objectives simclr] [--encoders resnet8:16] [--batch 128] [--rounds 5]
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
-from pacing import Paced, config_of, in_turns, random_images, ratio
+from pacing import Tick, config_of, in_turns, random_images, ratio, whole_run
 from ratios import Ratio, report
 
 from fedssl.allocator import freed_memory_kept
@@ -54,6 +55,15 @@ class Bare:
             objective.after_step(self.model)
 
 
+def bare(config: Config, steps: int, tick: Tick) -> None:
+    with freed_memory_kept():
+        loop = Bare(config, steps)
+        tick()
+        while True:
+            loop()
+            tick()
+
+
 def measure(options: argparse.Namespace, objective: str, encoder: str, width: int, folder: Path) -> Ratio:
     images = 5 * STEPS * options.batch
     config = config_of(
@@ -63,8 +73,8 @@ def measure(options: argparse.Namespace, objective: str, encoder: str, width: in
         train__batch_size=options.batch,
         objective=objective,
     )
-    run = Paced(config, folder / f"{objective}-{encoder}")
-    seconds = in_turns({"bare": Bare(config, 5 * STEPS), "run": run}, options.turns)
+    run = whole_run(config, folder / f"{objective}-{encoder}")
+    seconds = in_turns({"bare": partial(bare, config, 5 * STEPS), "run": run}, options.rounds)
     views = images * config.objective.num_views
     return Ratio(
         f"{objective}, {encoder} width {width}, batches of {options.batch}",
@@ -81,9 +91,9 @@ def main() -> None:
     parser.add_argument("--objectives", default=OBJECTIVES)
     parser.add_argument("--encoders", default="resnet8:16,resnet18:64", help="with their widths")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary, freed_memory_kept():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         report(
             measure(options, objective, encoder, int(width), Path(temporary))
             for encoder, _, width in (word.partition(":") for word in options.encoders.split(","))
