@@ -28,7 +28,7 @@ BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 PARTS: dict[str, tuple[str, list[str]]] = {
     "throughput": (
         "A run against its bare steps",
-        ["--encoders resnet8:16", "--encoders resnet18:64 --batch 32 --rounds 3"],
+        ["--encoders resnet8:16", "--encoders resnet18:64 --batch 32 --clients 2 --steps 12 --rounds 2"],
     ),
     "peers": ("Against other frameworks", ["", "--encoder resnet18 --width 64 --images 640"]),
     "methods": ("What methods cost", [""]),

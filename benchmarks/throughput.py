@@ -1,11 +1,12 @@
 """Views per second of a whole federated run against a bare step loop on ready-made tensors.
 
-Both train the same network (32×32×3) with equal batches. The run has five clients and everything
+Both train the same network (32×32×3) with equal batches. The run has several clients and everything
 switched on: views, target networks, aggregation, client memories, checkpoints, logging. The bare loop is
 forward (the target network's too), loss, backward, optimizer step and target update on views that lie ready
 in memory, with freed memory kept. The two take turns.
 
-    python benchmarks/throughput.py [--objectives simclr] [--encoders resnet8:16] [--batch 128] [--rounds 5]
+    python benchmarks/throughput.py [--objectives simclr] [--encoders resnet8:16] [--batch 128] [--clients 5]
+                                    [--steps 6] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from fedssl.engines.runner import build_network
 from fedssl.methods.optimizers import Optimizer
 
 OBJECTIVES = "simclr,moco-v2,simsiam,byol,barlow-twins"
-STEPS = 6  # of one client in a round
 
 
 class Bare:
@@ -65,19 +65,21 @@ def bare(config: Config, steps: int, tick: Tick) -> None:
 
 
 def measure(options: argparse.Namespace, objective: str, encoder: str, width: int, folder: Path) -> Ratio:
-    images = 5 * STEPS * options.batch
+    steps = options.clients * options.steps
+    images = steps * options.batch
     config = config_of(
         random_images(folder, images),
         model__encoder=encoder,
         model__width=width,
         train__batch_size=options.batch,
+        partition__clients=options.clients,
         objective=objective,
     )
     run = whole_run(config, folder / f"{objective}-{encoder}")
-    seconds = in_turns({"bare": partial(bare, config, 5 * STEPS), "run": run}, options.rounds)
+    seconds = in_turns({"bare": partial(bare, config, steps), "run": run}, options.rounds)
     views = images * config.objective.num_views
     return Ratio(
-        f"{objective}, {encoder} width {width}, batches of {options.batch}",
+        f"{objective}, {encoder} width {width}, {options.clients} clients, {options.steps} steps of {options.batch}",
         ratio(seconds["bare"], seconds["run"]),
         least=0.95,
         note=f"{views / min(seconds['run']):,.0f} of {views / min(seconds['bare']):,.0f} views/s",
@@ -91,6 +93,8 @@ def main() -> None:
     parser.add_argument("--objectives", default=OBJECTIVES)
     parser.add_argument("--encoders", default="resnet8:16,resnet18:64", help="with their widths")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--clients", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6, help="of one client in a round")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from fedssl.vectors import flat, square_distance
+
 State = dict[str, Tensor]
 
 
@@ -71,15 +73,12 @@ def restore(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]) -> float:
-    """L2 norm of the difference over the named tensors taken as one vector (in double precision)."""
-    total = 0.0
-    for name in names:
-        total += float((a[name].double() - b[name].double()).square().sum())
-    return math.sqrt(total)
+    """L2 norm of the difference over the named tensors taken as one vector."""
+    return math.sqrt(sum(square_distance(flat(a[name]), flat(b[name])) for name in names))
 
 
 def layer_distances(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]
 ) -> dict[str, float]:
-    """For each of the named tensors, the L2 norm of its difference (in double precision)."""
+    """For each of the named tensors, the L2 norm of its difference."""
     return {name: distance(a, b, [name]) for name in names}

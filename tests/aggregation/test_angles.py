@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from fedssl.aggregation.angles import PIECE, Reference, angles
+from fedssl.aggregation.angles import Reference, angles
+from fedssl.vectors import PIECE
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 5000, PIECE, PIECE + 1, 2 * PIECE + 5])

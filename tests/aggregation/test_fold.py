@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedssl.aggregation import AGGREGATIONS, angles, build
+from fedssl import vectors
+from fedssl.aggregation import AGGREGATIONS, build
 from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.errors import ConfigError, RunError
 from fedssl.state import State, Upload
@@ -46,7 +47,7 @@ def test_renaming_clients_changes_nothing_but_rounding(
 def test_weights_that_are_known_before_give_the_bits_of_those_that_are_not(
     rule: str, previous: State, make_uploads: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(angles, "PIECE", 7)  # layers of several pieces
+    monkeypatch.setattr(vectors, "PIECE", 7)  # layers of several pieces
     uploads, known = make_uploads(5), build(rule)
     assert isinstance(known, ScaledSum)
     expected, weigh = known(previous, uploads, STATISTICS), type(known).known

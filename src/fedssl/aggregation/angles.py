@@ -1,8 +1,6 @@
 """Angular divergence δ = cos(w_g, w_k) between the global model and a client's (L-DAWA, Eq. 2).
 
 Every fold measures it: some rules scale by it, and Fig. 4 of the paper follows it over the rounds.
-It does not depend on how tensors lie in memory, which a resumed run may change; as all sums in
-torch do, it depends in its last bits on the number of threads.
 """
 
 from __future__ import annotations
@@ -14,14 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-# Elements whose products are summed in their own precision; these sums are added up in double. A piece
-# comes from memory for its product with the global one, and from cache for that with itself. Longer
-# ones would lose digits (δ is right to 1e-7 with this, to 7e-6 with 2²²), and be slower.
-PIECE = 1 << 17
-
-# In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
-SAFE = (1e-20, 1e30)
-
+from fedssl.vectors import distance, flat, pieces, safe, square
 
 Seen = Callable[[str, Tensor, slice], None]  # the name of a layer, a piece of it, and where that lies
 
@@ -37,7 +28,7 @@ class Comparison:
 
     def distance(self, layer: str) -> float:
         """‖w_k − w_g‖ of one layer; zero only where they are equal."""
-        return _distance(self._global[layer], self._client[layer])
+        return distance(self._global[layer], self._client[layer])
 
 
 class Reference:
@@ -45,11 +36,11 @@ class Reference:
 
     def __init__(self, previous: Mapping[str, Tensor], statistics: frozenset[str] = frozenset()) -> None:
         self.layers = {
-            name: _flat(tensor)
+            name: flat(tensor)
             for name, tensor in previous.items()
             if tensor.is_floating_point() and name not in statistics
         }
-        self._squares = {name: _square(own) for name, own in self.layers.items()}
+        self._squares = {name: square(own) for name, own in self.layers.items()}
 
     @torch.no_grad()
     def compare(self, state: Mapping[str, Tensor], seen: Seen | None = None) -> Comparison:
@@ -65,17 +56,17 @@ class Reference:
     def _sums(self, name: str, their: Tensor, seen: Seen | None) -> tuple[float, float, float]:
         """Σ w_g·w_k, Σ w_g², Σ w_k² of one layer."""
         own, own_square = self.layers[name], self._squares[name]
-        dot = square = 0.0
-        for piece in _pieces(own):
+        dot = their_square = 0.0
+        for piece in pieces(own):
             part = their[piece]
             dot += float(torch.dot(own[piece], part))
-            square += float(torch.dot(part, part))
+            their_square += float(torch.dot(part, part))
             if seen is not None:
                 seen(name, part, piece)
-        if not _safe(square) or not (_safe(own_square) or own_square == 0):
+        if not safe(their_square) or not (safe(own_square) or own_square == 0):
             wide = their.double()
-            dot, square = float(torch.dot(own.double(), wide)), float(torch.dot(wide, wide))
-        return dot, own_square, square
+            dot, their_square = float(torch.dot(own.double(), wide)), float(torch.dot(wide, wide))
+        return dot, own_square, their_square
 
 
 def angles(
@@ -95,31 +86,3 @@ def _cosine(dot: float = 0.0, own: float = 0.0, their: float = 0.0) -> float:
     """δ from sums of products; where either vector is zero the cosine is undefined and δ is 1."""
     length = math.sqrt(own) * math.sqrt(their)
     return max(-1.0, min(1.0, dot / length)) if length else 1.0
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """One dimension in logical order, widened to single precision; a view where it can be."""
-    return tensor.detach().reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _square(a: Tensor) -> float:
-    square = sum(float(torch.dot(a[piece], a[piece])) for piece in _pieces(a))
-    return square if a.dtype == torch.float64 or _safe(square) else _square(a.double())
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    square = 0.0
-    for piece in _pieces(a):
-        difference = b[piece] - a[piece]
-        square += float(torch.dot(difference, difference))
-    if a.dtype != torch.float64 and not _safe(square):
-        return _distance(a.double(), b.double())
-    return math.sqrt(square)
-
-
-def _pieces(tensor: Tensor) -> list[slice]:
-    return [slice(start, start + PIECE) for start in range(0, len(tensor), PIECE)]
-
-
-def _safe(square: float) -> bool:
-    return SAFE[0] < square < SAFE[1]

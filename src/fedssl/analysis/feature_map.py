@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedssl.analysis.drift import LocalModels, local_models
 from fedssl.data.images import ImageSet
 from fedssl.errors import DataError, RunError
 from fedssl.evaluation.features import extract
+from fedssl.extras import installed
 from fedssl.report.partition import PALETTE
 from fedssl.rng import derive, numpy_rng
 from fedssl.state import State, restore
@@ -73,7 +74,7 @@ def joint(features: Sequence[Points], seed: int) -> tuple[Points, str]:
     if len(rows) < 4:
         raise DataError(f"a map of {len(rows)} points shows nothing: give it more images")
     few = PCA(min(COMPONENTS, *rows.shape), random_state=seed).fit_transform(rows)
-    if importlib.util.find_spec("umap") is not None:
+    if installed("umap"):
         umap = importlib.import_module("umap")
         how, near = "UMAP", min(15, len(rows) - 1)
         flat = umap.UMAP(n_neighbors=near, random_state=seed).fit_transform(few)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedssl.state import State, Upload, distance
+from fedssl.vectors import flat, square
 
 
 def problem_with(
@@ -69,7 +70,7 @@ def _values(values: Mapping[str, float]) -> str:
 def _change(state: State, expected: Mapping[str, Tensor], limit: float) -> str:
     """Whether the upload is too far from the global model, in units of the global model's norm."""
     names = [name for name, right in expected.items() if right.is_floating_point()]
-    norm = distance(expected, {name: torch.zeros(()) for name in names}, names) if limit else 0.0
+    norm = math.sqrt(sum(square(flat(expected[name])) for name in names)) if limit else 0.0
     if not norm:
         return ""
     change = distance(state, expected, names) / norm

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedssl.extras import installed
 from fedssl.generative.judge import Judge, find_judge
 from fedssl.generative.losses import Latents
 from fedssl.generative.sampling import BATCH, Studio
@@ -90,4 +90,4 @@ def described(judge: Judge | None) -> str:
 def inception_at_hand() -> bool:
     """Whether Inception can be used without a download."""
     weights = Path(torch.hub.get_dir()) / "checkpoints" / WEIGHTS
-    return importlib.util.find_spec("torch_fidelity") is not None and weights.is_file()
+    return installed("torch_fidelity") and weights.is_file()

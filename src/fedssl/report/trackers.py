@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from fedssl.errors import ConfigError
+from fedssl.extras import installed
 from fedssl.report.listener import Listener, RunInfo
 
 
@@ -28,7 +28,7 @@ class TensorBoard(Listener):
         self._folder: Path | None = None
 
     def started(self, info: RunInfo) -> None:
-        if info.config.log.tensorboard and importlib.util.find_spec("tensorboard"):
+        if info.config.log.tensorboard and installed("tensorboard"):
             self._folder = info.path / "tensorboard"
 
     def round(self, line: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class WeightsAndBiases(Listener):
         project = info.config.log.wandb
         if not project:
             return
-        if importlib.util.find_spec("wandb") is None:
+        if not installed("wandb"):
             raise ConfigError("log.wandb needs the package wandb: pip install 'fedssl[wandb]'")
         self._run = importlib.import_module("wandb").init(
             project=project, name=info.path.name, config=info.config.resolved(), dir=str(info.path)

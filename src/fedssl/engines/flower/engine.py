@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from pydantic import Field, PrivateAttr
 
 from fedssl.engines.engine import Engine
 from fedssl.errors import ConfigError, RunError
+from fedssl.extras import installed
 
 if TYPE_CHECKING:
     from fedssl.config import Config
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def needs_flower() -> None:
     """A ConfigError if Flower is not there."""
     for package in ("flwr", "ray"):
-        if importlib.util.find_spec(package) is None:
+        if not installed(package):
             raise ConfigError(f"{package} is not installed: pip install 'fedssl[flower]'")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +17,7 @@ from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError, FedsslError
 from fedssl.evaluation.features import check_features, extract
 from fedssl.evaluation.protocols import Finished, bring_back
+from fedssl.extras import installed
 from fedssl.report.html.pictures import Pixels, sprite, thumbnail
 from fedssl.rng import derive, numpy_rng
 from fedssl.rundir import RunDir
@@ -39,7 +39,7 @@ ON_MAP, IN_STRIP = 24, 64  # sides of thumbnails
 
 def check(projection: str) -> None:
     """A ConfigError for a projection that cannot be had."""
-    if projection == "umap" and importlib.util.find_spec("umap") is None:
+    if projection == "umap" and not installed("umap"):
         raise ConfigError("--map umap needs the extra `umap`: pip install 'fedssl[umap]', or --map tsne")
 
 
