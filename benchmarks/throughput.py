@@ -79,7 +79,7 @@ def measure(options: argparse.Namespace, objective: str, encoder: str, width: in
     seconds = in_turns({"bare": partial(bare, config, steps), "run": run}, options.rounds)
     views = images * config.objective.num_views
     return Ratio(
-        f"{objective}, {encoder} width {width}, {options.clients} clients, {options.steps} steps of {options.batch}",
+        f"{objective}, {encoder} width {width}, {options.clients} × {options.steps} steps of {options.batch}",
         ratio(seconds["bare"], seconds["run"]),
         least=0.95,
         note=f"{views / min(seconds['run']):,.0f} of {views / min(seconds['bare']):,.0f} views/s",
