@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib.figure
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedssl.reproduce.cells import cells
-from fedssl.reproduce.figure import curves, draw, levels, papers, sweeps
+from fedssl.reproduce.figure import bar_chart, curves, draw, levels, papers, sweeps
 from fedssl.reproduce.recipe import Figure, Recipe, load
 from fedssl.reproduce.results import Results
 from fedssl.reproduce.runner import Outcome
@@ -90,6 +91,21 @@ def curved(write: Write, tmp_path: Path) -> Results:
         ]
         (outcome.path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return results
+
+
+def test_a_sweep_over_one_number_is_bars(write: Write, tmp_path: Path) -> None:
+    rows = '[[row]]\nname = "IID"\n[[row]]\nname = "α = 1"\nx = 1\ngroup = "skewed"\npaper = { one = 7 }\n'
+    columns = '[[column]]\nname = "one"\n[[column]]\nname = "other"\n'
+    recipe = load(str(write(f'title = "t"\n{columns}{rows}[figure]\nkind = "sweep"\n')))
+    results = results_of(recipe, {"IID": [1.0, 2.0], "α = 1": [3.0, 5.0]})
+    axes = matplotlib.figure.Figure().add_subplot()
+    bar_chart(axes, results, figure_of(recipe))
+    bars = {round(bar.get_x() + bar.get_width() / 2, 3): bar.get_height() for bar in axes.patches}
+    assert bars == {-0.2: 1.5, 0.2: 1.5, 0.8: 4.0, 1.2: 4.0}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["IID", "α = 1"]
+    assert axes.get_legend_handles_labels()[1] == ["one", "other"]
+    assert [float(line.get_ydata()[0]) for line in axes.lines if line.get_marker() == "x"] == [7.0]
+    assert draw(results, tmp_path / "bars.png")
 
 
 def test_curves_are_read_from_the_metrics_of_every_seed(curved: Results) -> None:

@@ -1,4 +1,4 @@
-"""A recipe's picture: a sweep over a number, or curves over rounds."""
+"""A recipe's picture: a sweep over a number (bars, if a scale has only one of it), or curves over rounds."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ def draw(results: Results, file: Path) -> bool:
     if not any(found.values()):
         return False
     plot, axes = _axes()
-    for number, (name, points) in enumerate(found.items()):
-        _line(axes, name, points, number, band=figure.kind == "curve")
-    if figure.kind == "sweep":
-        for number, (name, known) in enumerate(papers(results, figure).items()):
-            if known:
-                xs, ys = zip(*sorted(known.items()), strict=True)
-                axes.plot(xs, ys, ls=":", marker="x", color=f"C{number % 10}", label=f"{name} (paper)")
-        for number, (name, level) in enumerate(levels(results, figure).items()):
-            axes.axhline(level, ls=("--", "-.", ":")[number % 3], lw=1.2, color="0.3", label=name)
+    xs = sorted({x for points in found.values() for x in points})
+    if figure.kind == "curve":
+        for number, (name, points) in enumerate(found.items()):
+            _line(axes, name, points, number, band=True)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel(figure.x_label or "round")
+    elif len(xs) == 1:
+        bar_chart(axes, results, figure)
+    else:
+        _sweep(axes, results, figure, found)
+        if _spans_decades(xs):
+            axes.set_xscale("log")
+            axes.set_xticks(xs, [f"{x:g}" for x in xs])
+            axes.set_xticks([], minor=True)
+        axes.set_xlabel(figure.x_label)
     counts = results.measure(results.rows[0], results.columns[0]).counts
     y_label = (
         LABELS.get(figure.y, figure.y) if figure.kind == "curve" else "rounds" if counts else "accuracy, %"
     )
-    if figure.kind == "curve":
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    elif _spans_decades([x for points in found.values() for x in points]):
-        axes.set_xscale("log")
-    axes.set_xlabel(figure.x_label or ("round" if figure.kind == "curve" else ""))
     axes.set_ylabel(figure.y_label or y_label)
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± standard deviation"
     axes.set_title(f"{results.recipe.source}, scale {results.scale} ({seeds})", fontsize=10)
@@ -168,6 +169,35 @@ def _axes() -> tuple[Any, Any]:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     return plot, axes
+
+
+def _sweep(axes: Any, results: Results, figure: Figure, found: dict[str, Points]) -> None:
+    for number, (name, points) in enumerate(found.items()):
+        _line(axes, name, points, number, band=False)
+    for number, (name, known) in enumerate(papers(results, figure).items()):
+        if known:
+            xs, ys = zip(*sorted(known.items()), strict=True)
+            axes.plot(xs, ys, ls=":", marker="x", color=f"C{number % 10}", label=f"{name} (paper)")
+    for number, (name, level) in enumerate(levels(results, figure).items()):
+        axes.axhline(level, ls=("--", "-.", ":")[number % 3], lw=1.2, color="0.3", label=name)
+
+
+def bar_chart(axes: Any, results: Results, figure: Figure) -> None:
+    """A group of bars for each row, one for each column; crosses are the paper's numbers."""
+    drawn = list(_drawn(results, figure))
+    rows, columns = (list(dict.fromkeys(part.name for part in parts)) for parts in zip(*drawn, strict=True))
+    width = 0.8 / len(columns)
+    for row, column in drawn:
+        numbers = list(results.numbers(row.name, column.name).values())
+        which = columns.index(column.name)
+        x = rows.index(row.name) + width * (which - (len(columns) - 1) / 2)
+        style = {"color": f"C{which % 10}", "label": column.name if row.name == rows[0] else None}
+        if numbers:
+            mean, spread = mean_and_spread(numbers)
+            axes.bar(x, mean, 0.9 * width, yerr=_bars([spread or 0.0]), capsize=3, **style)
+        if column.name in row.paper:
+            axes.plot(x, row.paper[column.name][0], ls="", marker="x", color="0.2")
+    axes.set_xticks(range(len(rows)), rows)
 
 
 def _line(axes: Any, name: str, points: Points, number: int, band: bool) -> None:
