@@ -40,6 +40,11 @@ def test_ours_and_the_papers_stand_side_by_side(small: Recipe) -> None:
     ]
 
 
+def test_rows_that_have_different_seeds_so_far(small: Recipe) -> None:
+    numbers = NUMBERS | {("SimCLR", "iid"): [50.0, None, None], ("BYOL", "iid"): [None, 52.0, None]}
+    assert "| untrained encoder | 30.50 ± 0.71 (2) |" in table(results_of(small, numbers))
+
+
 def test_orderings_are_judged_seed_by_seed(small: Recipe) -> None:
     lines = orderings(results_of(small, NUMBERS)).splitlines()
     assert lines[4] == "| BYOL > SimCLR | iid    | +2.00 ± 1.00 | +10.00 | 0.074 | **held**       |"

@@ -206,9 +206,10 @@ def _untrained(results: Results, column: str) -> str:
     if not rows:
         return ""
     everything = [number for numbers in rows for number in numbers.values()]
-    longest = max(rows, key=len)
-    if all(abs(number - longest[seed]) < 1e-9 for numbers in rows for seed, number in numbers.items()):
-        return summary(list(longest.values()), Measure())
+    # Two processes may share the work, so that no row need have all seeds yet.
+    of_seed = {seed: number for numbers in rows for seed, number in numbers.items()}
+    if all(abs(number - of_seed[seed]) < 1e-9 for numbers in rows for seed, number in numbers.items()):
+        return summary(list(of_seed.values()), Measure())
     return f"{min(everything):.2f} … {max(everything):.2f}"
 
 
