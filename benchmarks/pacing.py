@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -31,8 +32,11 @@ WARM = 2  # pieces before those that count: a run draws its partition after its 
 
 def in_turns(plays: Mapping[str, Play], pieces: int) -> dict[str, list[float]]:
     """Seconds that each piece of work took each contestant: some for warming up, and so many that count."""
-    contestants = {name: Contestant(name, play) for name, play in plays.items()}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that nobody is left stopped for ever
+    contestants: dict[str, Contestant] = {}
     try:
+        for name, play in plays.items():
+            contestants[name] = Contestant(name, play)
         while any(len(contestant.ticks) <= WARM + pieces for contestant in contestants.values()):
             for contestant in contestants.values():
                 contestant.turn()
