@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
 
 import torch
-from pacing import Play, Tick, in_turns, ratio
+from pacing import in_turns, ratio, repeated
 from ratios import Ratio, report
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.optim.sgd import sgd
 
-from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config, load
 from fedssl.data.views import Views
 from fedssl.engines.runner import build_network
@@ -172,31 +169,15 @@ class Whole(nn.Module):
         return projected(self.model, images)
 
 
-def stepping(
-    contestant: Callable[[argparse.Namespace], Callable[[], object]],
-    options: argparse.Namespace,
-    kept: bool,
-    tick: Tick,
-) -> None:
-    with freed_memory_kept() if kept else nullcontext():
-        work = contestant(options)
-        tick()
-        while True:
-            work()
-            tick()
-
-
 def against_plain(options: argparse.Namespace) -> list[Ratio]:
     """Every idea against the plain step, which keeps memory: that idea is its reverse."""
     kinds = {"compile": Compiled, "fused": Fused, "prefetch": Prefetched}
-    plays: dict[str, Play] = {
-        name: partial(stepping, kinds[name], options, True) for name in options.ideas if name in kinds
-    }
+    plays = {name: repeated(partial(kinds[name], options)) for name in options.ideas if name in kinds}
     if "memory" in options.ideas:
-        plays["memory given back"] = partial(stepping, Step, options, False)
+        plays["memory given back"] = repeated(partial(Step, options), kept=False)
     if not plays:
         return []
-    seconds = in_turns({"plain": partial(stepping, Step, options, True), **plays}, PIECES)
+    seconds = in_turns({"plain": repeated(partial(Step, options)), **plays}, PIECES)
     notes = {"compile": f"{seconds['compile'][0]:.0f} s for the first steps"} if "compile" in plays else {}
     return [
         Ratio(
@@ -211,8 +192,8 @@ def against_plain(options: argparse.Namespace) -> list[Ratio]:
 def stacked(options: argparse.Namespace) -> list[Ratio]:
     ratios = []
     for clients, batch in ((5, 128), (10, 16)):
-        plays: dict[str, Play] = {
-            name: partial(stepping, partial(kind, clients=clients, batch=batch), options, True)
+        plays = {
+            name: repeated(partial(kind, options, clients, batch))
             for name, kind in (("plain", OneByOne), ("stacked", Stacked))
         }
         seconds = in_turns(plays, PIECES)

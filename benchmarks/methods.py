@@ -19,11 +19,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from pacing import Play, Tick, config_of, in_turns, random_images, ratio, whole_run
+from pacing import config_of, in_turns, random_images, ratio, repeated, whole_run
 from ratios import Ratio, report
 from throughput import Bare
 
-from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config
 
 CLIENTS = 5
@@ -49,17 +48,6 @@ class Passes(Bare):
         with torch.no_grad():
             for _ in range(self.batches * (self.seen_a_step + self.seen_a_round)):
                 self.frozen.part("encoder")(self.images)
-
-
-def passes(
-    config: Config, steps: int, networks: int, seen_a_step: int, seen_a_round: int, tick: Tick
-) -> None:
-    with freed_memory_kept():
-        loop = Passes(config, steps, networks, seen_a_step, seen_a_round)
-        tick()
-        while True:
-            loop()
-            tick()
 
 
 def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
@@ -94,9 +82,9 @@ def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> lis
             file, model__encoder=options.encoder, model__width=options.width, method=name, **settings
         )
         plain = config_of(file, model__encoder=options.encoder, model__width=options.width)
-        plays: dict[str, Play] = {
+        plays = {
             "run": whole_run(config, folder / name),
-            "passes": partial(passes, plain, options.steps, networks, seen_a_step, seen_a_round),
+            "passes": repeated(partial(Passes, plain, options.steps, networks, seen_a_step, seen_a_round)),
         }
         seconds = in_turns(plays, options.rounds)
         ratios.append(

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config, load
 from fedssl.experiment import run, settled
 from fedssl.report.listener import Listener, RunInfo
@@ -110,6 +112,20 @@ class _Rounds(Listener):
 
 def _run(config: Config, folder: Path, tick: Tick) -> None:
     run(config, folder, _Rounds(tick))
+
+
+def _repeat(make: Callable[[], Callable[[], object]], kept: bool, tick: Tick) -> None:
+    with freed_memory_kept() if kept else nullcontext():
+        work = make()
+        tick()
+        while True:
+            work()
+            tick()
+
+
+def repeated(make: Callable[[], Callable[[], object]], kept: bool = True) -> Play:
+    """Work that is prepared once and done again and again; freed memory is kept, as a run keeps it."""
+    return partial(_repeat, make, kept)
 
 
 def whole_run(config: Config, folder: Path) -> Play:

@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from pacing import Tick, config_of, in_turns, random_images, ratio, whole_run
+from pacing import config_of, in_turns, random_images, ratio, repeated, whole_run
 from ratios import Ratio, report
 
-from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config
 from fedssl.engines.runner import build_network
 from fedssl.methods.optimizers import Optimizer
@@ -55,15 +54,6 @@ class Bare:
             objective.after_step(self.model)
 
 
-def bare(config: Config, steps: int, tick: Tick) -> None:
-    with freed_memory_kept():
-        loop = Bare(config, steps)
-        tick()
-        while True:
-            loop()
-            tick()
-
-
 def measure(options: argparse.Namespace, objective: str, encoder: str, width: int, folder: Path) -> Ratio:
     steps = options.clients * options.steps
     images = steps * options.batch
@@ -76,7 +66,7 @@ def measure(options: argparse.Namespace, objective: str, encoder: str, width: in
         objective=objective,
     )
     run = whole_run(config, folder / f"{objective}-{encoder}")
-    seconds = in_turns({"bare": partial(bare, config, steps), "run": run}, options.rounds)
+    seconds = in_turns({"bare": repeated(partial(Bare, config, steps)), "run": run}, options.rounds)
     views = images * config.objective.num_views
     return Ratio(
         f"{objective}, {encoder} width {width}, {options.clients} × {options.steps} steps of {options.batch}",
