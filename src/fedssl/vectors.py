@@ -6,8 +6,6 @@ depend in their last bits on the number of threads.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -48,7 +46,3 @@ def square_distance(a: Tensor, b: Tensor) -> float:
     if a.dtype == torch.float64 or safe(total):
         return total
     return square_distance(a.double(), b.double())
-
-
-def distance(a: Tensor, b: Tensor) -> float:
-    return math.sqrt(square_distance(a, b))

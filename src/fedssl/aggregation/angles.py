@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedssl.vectors import distance, flat, pieces, safe, square
+from fedssl.vectors import flat, pieces, safe, square, square_distance
 
 Seen = Callable[[str, Tensor, slice], None]  # the name of a layer, a piece of it, and where that lies
 
@@ -28,7 +28,7 @@ class Comparison:
 
     def distance(self, layer: str) -> float:
         """‖w_k − w_g‖ of one layer; zero only where they are equal."""
-        return distance(self._global[layer], self._client[layer])
+        return math.sqrt(square_distance(self._global[layer], self._client[layer]))
 
 
 class Reference:
