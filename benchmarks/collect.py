@@ -28,16 +28,36 @@ BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 PARTS: dict[str, tuple[str, list[str]]] = {
     "throughput": (
         "A run against its bare steps",
-        ["--encoders resnet8:16", "--encoders resnet18:64 --batch 32 --clients 2 --steps 12 --rounds 2"],
+        [
+            "throughput.py --encoders resnet8:16",
+            "throughput.py --encoders resnet18:64 --batch 32 --clients 2 --steps 12 --rounds 2",
+        ],
     ),
-    "peers": ("Against other frameworks", ["", "--encoder resnet18 --width 64 --images 640"]),
-    "methods": ("What methods cost", [""]),
-    "clients": ("Many clients", [""]),
-    "workers": ("Two worker processes", [""]),
-    "probe": ("Probes", [""]),
-    "views": ("Views", [""]),
-    "embed": ("Embeddings", ["--encoder resnet8 --width 16 --side 32 --images 4096", ""]),
-    "ideas": ("Ideas", ["", "--encoder resnet18 --width 64 --ideas memory,compile"]),
+    "longer": (
+        "The same, with longer rounds",
+        [
+            "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3",
+            "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3 --compile",
+        ],
+    ),
+    "peers": (
+        "Against other frameworks",
+        ["peers.py", "peers.py --compile --flower 1:0:quickstart"],
+    ),
+    "wide-peers": (
+        "The same, with a wide network",
+        ["peers.py --encoder resnet18 --width 64 --images 640 --rounds 3 --flower 1:0:quickstart,1:0"],
+    ),
+    "methods": ("What methods cost", ["methods.py"]),
+    "clients": ("Many clients", ["clients.py"]),
+    "workers": ("Two worker processes", ["workers.py --rounds 3"]),
+    "probe": ("Probes", ["probe.py"]),
+    "views": ("Views", ["views.py"]),
+    "embed": (
+        "Embeddings",
+        ["embed.py --encoder resnet8 --width 16 --side 32 --images 4096", "embed.py"],
+    ),
+    "ideas": ("Ideas", ["ideas.py", "ideas.py --encoder resnet18 --width 64 --ideas compile"]),
 }
 
 
@@ -45,8 +65,9 @@ def measured(name: str) -> list[Ratio]:
     """What a benchmark says, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ratios.jsonl"
-        for arguments in PARTS[name][1]:
-            command = [sys.executable, str(HERE / f"{name}.py"), *arguments.split()]
+        for call in PARTS[name][1]:
+            script, *arguments = call.split()
+            command = [sys.executable, str(HERE / script), *arguments]
             print("==", " ".join(command[1:]), flush=True)
             subprocess.run(command, check=True, env=os.environ | {"FEDSSL_RATIOS": str(file)})
         return [Ratio(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -54,7 +75,7 @@ def measured(name: str) -> list[Ratio]:
 
 def section(name: str) -> str:
     title, calls = PARTS[name]
-    commands = ", ".join(f"`{f'python benchmarks/{name}.py {call}'.strip()}`" for call in calls)
+    commands = ", ".join(f"`python benchmarks/{call}`" for call in calls)
     rows = [ratio.row() for ratio in measured(name)]
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     about = f"{commands} on {today}, {machine()}."

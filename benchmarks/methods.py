@@ -3,11 +3,11 @@
 FedEMA, FedU and L-DAWA do to FedAvg with BYOL what costs no pass through the network: fetch and write client
 memories, measure distances or angles. Ditto and APFL train two networks; FeatARC's cluster model sees every
 image once, and cluster models and the client's own see them all once more in a round; FedStyle's style model
-sees every image and its outlines once in a round (its style extraction, once in a client's life, is over
-before the clock starts). Those passes are made on tensors that lie ready, with nothing else. Everything
-takes turns.
+sees every image and its outlines once in a round, and its infused features have a generator, a pass through
+the projector and a loss of their own (its style extraction, once in a client's life, is over before the clock
+starts). Those passes are made on tensors that lie ready, with nothing else. Everything takes turns.
 
-    python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 6] [--rounds 5]
+    python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 16] [--rounds 2]
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ import copy
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from pacing import config_of, in_turns, random_images, ratio, repeated, whole_run
 from ratios import Ratio, report
 from throughput import Bare
+from torch import Tensor
 
 from fedssl.config import Config
+from fedssl.methods.style import build_generator
+from fedssl.objectives.simclr import nt_xent
 
 CLIENTS = 5
 
@@ -31,23 +35,39 @@ CLIENTS = 5
 class Passes(Bare):
     """The passes of one round of a method with SimCLR."""
 
-    def __init__(
-        self, config: Config, steps: int, networks: int, seen_a_step: int, seen_a_round: int
-    ) -> None:
+    def __init__(self, config: Config, steps: int, needs: Needs) -> None:
         super().__init__(config, CLIENTS * steps)
-        self.second = Bare(config, CLIENTS * steps) if networks == 2 else None
+        self.infused, width = needs.infused, self.model.part("encoder")(self.views[0][:2]).shape[1]
+        self.generator = build_generator(width, 256)
+        self.second = Bare(config, CLIENTS * steps) if needs.networks == 2 else None
         self.frozen = copy.deepcopy(self.model).eval()
-        self.seen_a_step, self.seen_a_round = seen_a_step, seen_a_round
         self.images = torch.cat(self.views)[: config.train.batch_size]
-        self.batches = CLIENTS * steps
+        self.seen = CLIENTS * steps * (needs.seen_a_step + needs.seen_a_round)
 
     def __call__(self) -> None:
         super().__call__()
         if self.second is not None:
             self.second()
         with torch.no_grad():
-            for _ in range(self.batches * (self.seen_a_step + self.seen_a_round)):
+            for _ in range(self.seen):
                 self.frozen.part("encoder")(self.images)
+
+    def loss(self) -> Tensor:
+        if not self.infused:
+            return super().loss()
+        features = self.model.part("encoder")(torch.cat(self.views))
+        infused = self.generator(torch.cat((features, features.detach()), dim=1))
+        projector = self.model.part("projector")
+        return nt_xent(projector(features), 0.5) + nt_xent(projector(infused), 0.5)
+
+
+class Needs(NamedTuple):
+    """What the definition of a method asks for."""
+
+    networks: int = 1  # that train
+    seen_a_step: int = 0  # times that a batch goes through a frozen network
+    seen_a_round: int = 0  # times that all images do
+    infused: bool = False  # FedStyle's second loss
 
 
 def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
@@ -73,10 +93,14 @@ def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> lis
 
 
 def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
-    # Networks that train; times that a batch, and that all images in a round, go through a frozen one.
-    needed = {"ditto": (2, 0, 0), "apfl": (2, 0, 0), "featarc": (1, 1, 3), "fedstyle": (1, 0, 2)}
+    needed = {
+        "ditto": Needs(networks=2),
+        "apfl": Needs(networks=2),
+        "featarc": Needs(seen_a_step=1, seen_a_round=3),
+        "fedstyle": Needs(seen_a_round=2, infused=True),
+    }
     ratios = []
-    for name, (networks, seen_a_step, seen_a_round) in needed.items():
+    for name, needs in needed.items():
         settings = {"method.style_epochs": 1} if name == "fedstyle" else {}
         config = config_of(
             file, model__encoder=options.encoder, model__width=options.width, method=name, **settings
@@ -84,7 +108,7 @@ def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> lis
         plain = config_of(file, model__encoder=options.encoder, model__width=options.width)
         plays = {
             "run": whole_run(config, folder / name),
-            "passes": repeated(partial(Passes, plain, options.steps, networks, seen_a_step, seen_a_round)),
+            "passes": repeated(partial(Passes, plain, options.steps, needs)),
         }
         seconds = in_turns(plays, options.rounds)
         ratios.append(
@@ -103,8 +127,8 @@ def main() -> None:
     )
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=6, help="of a client in a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=16, help="of a client in a round")
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)

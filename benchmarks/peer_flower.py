@@ -2,6 +2,7 @@
 
 Written as one would who knows both: images, network and transform stay in Ray's processes from round to
 round, both views take one pass through a network in channels-last, nothing is evaluated, saved or printed.
+As the quickstarts of the two have it, each view takes a pass of its own, in PyTorch's default layout.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ images_of = lru_cache(maxsize=None)(Images)
 
 
 @lru_cache(maxsize=1)
-def network(folder: str) -> nn.Module:
+def network(folder: str, layout: torch.memory_format) -> nn.Module:
     model: nn.Module = torch.load(f"{folder}/model.pt", weights_only=False)
-    return model.to(memory_format=torch.channels_last)
+    return model.to(memory_format=layout)  # type: ignore[call-overload]
 
 
 @app.train()
@@ -77,7 +78,10 @@ def train(message: Message, context: Context) -> Message:
         num_workers=work["loaders"],
         persistent_workers=work["loaders"] > 0,
     )
-    model = network(work["folder"])
+    quickstart = work["quickstart"]
+    layout = torch.contiguous_format if quickstart else torch.channels_last
+    model = network(work["folder"], layout)
+    encoder, projector = model.get_submodule("encoder"), model.get_submodule("projector")
     model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     model.train()
     optimizer = torch.optim.SGD(
@@ -87,14 +91,14 @@ def train(message: Message, context: Context) -> Message:
     total, views = torch.zeros(()), 0
     for _ in range(work["epochs"]):
         for batch in batches:
-            x = torch.cat(batch).contiguous(memory_format=torch.channels_last)
-            z = model.get_submodule("projector")(model.get_submodule("encoder")(x))
+            passes = batch if quickstart else [torch.cat(batch).contiguous(memory_format=layout)]
+            z = torch.cat([projector(encoder(x)) for x in passes])
             loss = criterion(*z.chunk(2))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total += loss.detach()
-            views += len(x)
+            views += len(z)
     steps = views // (2 * work["batch"])
     metrics = MetricRecord({"loss": float(total) / steps, "views": views, "num-examples": len(images)})
     arrays = ArrayRecord(model.state_dict())
@@ -117,7 +121,7 @@ def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
         result = strategy.start(
             grid,
-            ArrayRecord(network(work["folder"]).state_dict()),
+            ArrayRecord(network(work["folder"], torch.contiguous_format).state_dict()),
             work["rounds"],
             train_config=ConfigRecord({**work, "threads": threads}),
             evaluate_fn=ended,

@@ -9,8 +9,7 @@ nothing and averages parameters only: statistics of BatchNorm go from client to 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,29 +33,19 @@ from fedssl.models.heads import projected
 from fedssl.models.model import Model
 from fedssl.objectives.simclr import nt_xent
 
+MANY = 1000  # rounds: whoever listens ends the process
+
 
 class SimCLR(nn.Module):
     """A network with its loss, which counts the views that it saw."""
 
     def __init__(self, network: Model, temperature: float) -> None:
         super().__init__()
-        self.network, self.temperature = network, temperature
-        self.steps = self.views = 0
-        self.total = torch.zeros(())
+        self.network, self.temperature, self.views = network, temperature, 0
 
     def loss(self, one: Tensor, other: Tensor) -> Tensor:
         self.views += len(one) + len(other)
-        self.steps += 1
-        loss = nt_xent(projected(self.network, torch.cat((one, other))), self.temperature)
-        self.total += loss.detach()
-        return loss
-
-    def since_last(self) -> tuple[int, float]:
-        """Views and their mean loss since this was last asked."""
-        found = self.views, float(self.total) / self.steps
-        self.steps = self.views = 0
-        self.total.zero_()
-        return found
+        return nt_xent(projected(self.network, torch.cat((one, other))), self.temperature)
 
     def metrics(self, one: Tensor, other: Tensor) -> Mapping[str, Any]:
         """Nothing to speak of: pfl insists on an evaluation in the first round."""
@@ -64,20 +53,23 @@ class SimCLR(nn.Module):
 
 
 class Watch(TrainingProcessCallback):
-    """When each round ended, its views, and their loss."""
+    """Ticks after each round, in which every image was seen twice."""
 
-    def __init__(self, model: SimCLR) -> None:
-        self.model, self.rounds = model, list[tuple[float, int, float]]()
+    def __init__(self, model: SimCLR, images: int, tick: Callable[[], None]) -> None:
+        self.model, self.images, self.tick = model, images, tick
 
     def after_central_iteration(
         self, aggregate_metrics: Any, model: Any, *, central_iteration: int
     ) -> tuple[bool, Any]:
-        self.rounds.append((time.time(), *self.model.since_last()))
+        self.tick()
+        if self.model.views != 2 * self.images:
+            raise SystemExit(f"pfl saw {self.model.views} views of {self.images} images: not the same work")
+        self.model.views = 0
         return False, Metrics()
 
 
-def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
-    """When each round ended, its views, and their loss."""
+def simulate(work: dict[str, Any], tick: Callable[[], None]) -> None:
+    """Tick when all is ready, and after each of many rounds."""
     torch.set_num_threads(os.cpu_count() or 1)
     network: Model = torch.load(f"{work['folder']}/model.pt", weights_only=False)
     model = SimCLR(network.to(memory_format=torch.channels_last), work["temperature"]).train()
@@ -90,11 +82,11 @@ def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
         owned[client] = PyTorchTensorDataset(pair, user_id=str(client))
     data = FederatedDataset(owned.__getitem__, get_user_sampler("minimize_reuse", list(owned)))
     sgd = partial(torch.optim.SGD, momentum=work["momentum"], weight_decay=work["weight_decay"])
-    watch = Watch(model)
+    tick()
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=work["rounds"],
-            evaluation_frequency=work["rounds"] + 1,
+            central_num_iterations=MANY,
+            evaluation_frequency=MANY + 1,
             train_cohort_size=work["clients"],
             val_cohort_size=0,
         ),
@@ -104,7 +96,6 @@ def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
             local_batch_size=work["batch"], local_num_epochs=work["epochs"], local_learning_rate=work["lr"]
         ),
         NNEvalHyperParams(local_batch_size=work["batch"]),
-        [watch],
+        [Watch(model, work["images"], tick)],
         send_metrics_to_platform=False,
     )
-    return watch.rounds

@@ -1,7 +1,8 @@
 """A whole federated run of SimCLR against the same in other frameworks: views/s, and time to round 1.
 
-    python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 1920] [--batch 128]
-                               [--rounds 6] [--repeat 2] [--peers flower,pfl] [--flower 1:0,2:0] [--workers 1]
+    python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 6400] [--batch 128]
+                               [--rounds 3] [--repeat 2] [--peers flower,pfl]
+                               [--flower 1:0:quickstart,1:0,2:0] [--workers 1] [--compile]
 
 All train the same network from the same weights on as many views with the same SGD, and average:
 
@@ -10,15 +11,17 @@ All train the same network from the same weights on as many views with the same 
 - `pfl`, pfl-research in one process on views that lie ready in memory: see peer_pfl.py. It is left out where
   it is not installed.
 
-Each runs in a process of its own and they take turns. The clock of the first round starts before Python does;
-speed is that of all later rounds. Of all turns the best counts, of the first round and of the speed apart:
-whatever else a machine does makes it slower and never faster.
+fedssl and pfl-research take turns of half a second (see pacing.py). Flower has processes that cannot be
+stopped so: there, whole runs take turns, each in a process of its own. The clock of the first round starts
+before Python does; speed is that of all later rounds. Of all turns the best counts, of the first round and
+of the speed apart: whatever else a machine does makes it slower and never faster.
 
 `--flower` names settings of that peer, each as CLIENTS AT ONCE:LOADERS: Ray trains so many clients at once,
 which share the cores, each with so many DataLoader workers (0: views are made in the training process). 1:0
-is what a simulation does on two cores if nothing is set; of 1:2, 2:0 and 2:2 the second was the fastest. Each
-setting has a row of its own; the goal is for the first. `--workers` names numbers of fedssl's worker
-processes, of which the best counts.
+is what a simulation does on two cores if nothing is set; of 1:2, 2:0 and 2:2 the second was the fastest.
+`1:0:quickstart` is written as the two projects' quickstarts are, the others are tuned. Each setting has a row
+of its own; the goal is for those of one client at a time. `--workers` names numbers of fedssl's worker
+processes, of which the best counts; `--compile` sets train.compile=true for it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +77,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
             "objective": "simclr",
             "train.batch_size": options.batch,
             "train.schedule": "constant",
+            "train.compile": options.compile,
             "rounds": options.rounds,
             "checkpoint.every": 1,
         },
@@ -89,6 +95,11 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
         "std": config.data.std,
     }
     (folder / "work.json").write_text(json.dumps(work), encoding="utf-8")
+
+
+def work_of(folder: Path) -> dict[str, Any]:
+    work: dict[str, Any] = json.loads((folder / "work.json").read_text(encoding="utf-8"))
+    return work
 
 
 def fedssl_run(folder: Path, workers: int) -> list[tuple[float, int, float]]:
@@ -115,13 +126,11 @@ def child(name: str, folder: Path) -> None:
     if head == "fedssl":
         rounds = fedssl_run(folder, int(setting[0]))
     else:
-        work: dict[str, Any] = json.loads((folder / "work.json").read_text(encoding="utf-8"))
-        if head == "flower":
-            from peer_flower import simulate
+        from peer_flower import simulate
 
-            work["at_once"], work["loaders"] = map(int, setting[0].split(":"))
-        else:
-            from peer_pfl import simulate
+        work = work_of(folder)
+        work["quickstart"] = "quickstart" in setting
+        work["at_once"], work["loaders"] = map(int, setting[0].split(":"))
         rounds = simulate(work)
     print(json.dumps(rounds), flush=True)
 
@@ -172,22 +181,46 @@ def take_turns(names: list[str], repeat: int, folder: Path) -> dict[str, Pace]:
 
 
 def ratios(best: dict[str, Pace], what: str, encoder: str) -> list[Ratio]:
-    """Goals are for a peer as it comes: for the first setting of each."""
+    """Goals are for a peer as it comes: of Flower, one client at a time."""
     own, found = best["fedssl"], []
     flowers = [name for name in best if name.startswith("flower")]
-    goals = dict.fromkeys(flowers[:1], SPEED.get(encoder)) | {"pfl": READY_MADE}
+    plain = [name for name in flowers if name.startswith("flower 1:0")]
+    goals = dict.fromkeys(plain, SPEED.get(encoder))
     for name, pace in best.items():
         if name != "fedssl":
-            versus = "pfl-research on ready-made views" if name == "pfl" else f"Lightly in {name}"
             note = f"{own.speed:,.0f} and {pace.speed:,.0f} views/s"
-            words = f"views/s against {versus}, {what}"
+            words = f"views/s against Lightly in {name}, {what}"
             found.append(Ratio(words, own.speed / pace.speed, least=goals.get(name), note=note))
     for name in flowers:
         note = f"{own.first:.1f} and {best[name].first:.1f} s from the start of Python"
-        goal = FIRST_ROUND if name == flowers[0] else None
+        goal = FIRST_ROUND if name in plain else None
         words = f"time to round 1: Lightly in {name} against ours, {what}"
         found.append(Ratio(words, best[name].first / own.first, least=goal, note=note))
     return found
+
+
+def against_pfl(options: argparse.Namespace, folder: Path, what: str) -> Ratio:
+    from pacing import in_turns, ratio, whole_run
+
+    from fedssl.config import load
+    from fedssl.experiment import settled
+
+    ours = settled(load(folder / "config.toml", {"rounds": 1000}))  # as many as are asked for
+    plays = {"fedssl": whole_run(ours, folder / "paced"), "pfl": partial(pfl_rounds, work_of(folder))}
+    seconds = in_turns(plays, options.rounds)
+    speed = {name: 2 * options.images / min(pieces) for name, pieces in seconds.items()}
+    return Ratio(
+        f"views/s against pfl-research on ready-made views, {what}",
+        ratio(seconds["pfl"], seconds["fedssl"]),
+        least=READY_MADE,
+        note=f"{speed['fedssl']:,.0f} and {speed['pfl']:,.0f} views/s",
+    )
+
+
+def pfl_rounds(work: dict[str, Any], tick: Callable[[], None]) -> None:
+    from peer_pfl import simulate
+
+    simulate(work, tick)
 
 
 def installed(peers: list[str]) -> list[str]:
@@ -210,13 +243,14 @@ def main() -> None:
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--images", type=int, default=1920)
+    parser.add_argument("--images", type=int, default=6400)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--peers", default="flower,pfl")
-    parser.add_argument("--flower", default="1:0,2:0", help="settings of that peer")
+    parser.add_argument("--flower", default="1:0:quickstart,1:0,2:0", help="settings of that peer")
     parser.add_argument("--workers", default="1", help="worker processes of fedssl")
+    parser.add_argument("--compile", action="store_true", help="fedssl's steps through torch.compile")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -230,17 +264,22 @@ def main() -> None:
         parser.error(f"{options.clients} clients must share --images evenly, each with at least a batch")
     if options.rounds < 2 or options.repeat < 1:
         parser.error("at least two rounds (the first is start-up), and at least one turn")
-    settings = {"flower": [f"flower {setting}" for setting in options.flower.split(",")]}
+    found = installed(peers)
     names = [f"fedssl {workers}" for workers in options.workers.split(",")]
-    own = len(names)
-    for peer in installed(peers):
-        names += settings.get(peer, [peer])
-    if len(names) == own:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(options, Path(folder))
-        best = take_turns(names, options.repeat, Path(folder))
-    report(ratios(best, f"{options.encoder} width {options.width}", options.encoder))
+    names += [
+        "flower " + setting.replace(":quickstart", " quickstart") for setting in options.flower.split(",")
+    ]
+    ours = ", ours compiled" if options.compile else ""
+    what = f"{options.encoder} width {options.width}{ours}"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        folder = Path(temporary)
+        prepare(options, folder)
+        rows = []
+        if "flower" in found:
+            rows += ratios(take_turns(names, options.repeat, folder), what, options.encoder)
+        if "pfl" in found:
+            rows.append(against_pfl(options, folder, what))
+    report(rows)
 
 
 if __name__ == "__main__":
