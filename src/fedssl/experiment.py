@@ -155,7 +155,6 @@ class Experiment:
 
     def _finish(self) -> None:
         directory, config = self.directory, self.config
-        metrics = directory.metrics()
         probes = self._final_probes()
         encoder = self.models.exported(self.server, self.loop.memory_rounds)
         images = self.federation.train
@@ -164,13 +163,14 @@ class Experiment:
             described(self.encoder, config.data.mean, config.data.std, images.size, images.channels)
             | {"trained": encoder.whose},
         )
-        seconds = sum(line["seconds"] for line in metrics)
+        rounds = [(line["seconds"], line["views"], len(line["failed"])) for _, line in directory.lines()]
+        seconds, views, failures = (sum(column) for column in zip(*rounds, strict=True))
         result = {
             "probes": probes,
             "why_no_probes": Prober.why_not(images, self.federation.test) if self.prober is None else "",
             "rounds": config.rounds,
-            "failures": sum(len(line["failed"]) for line in metrics),
-            "views_per_second": sum(line["views"] for line in metrics) / seconds if seconds else 0.0,
+            "failures": failures,
+            "views_per_second": views / seconds if seconds else 0.0,
             "seconds": seconds,
             "peak_memory_mb": peak_memory_mb(),
             "earth_movers_distance": self.distance,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class RunDir:
 
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; one that has finished a round stays."""
-        if self.metrics():
+        if any(True for _ in self.lines()):
             return
         for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl"):
             (self.path / name).unlink(missing_ok=True)
@@ -66,16 +67,20 @@ class RunDir:
     # --- metrics.jsonl -----------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One mapping a round; a last line that was cut off while it was written does not count."""
+        """One mapping a round."""
+        return [values for _, values in self.lines()]
+
+    def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The rounds as text and as values; a last line that was cut off while it was written is none."""
         if not self.metrics_file.exists():
-            return []
-        lines = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return lines
+            return
+        with open(self.metrics_file, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    values = json.loads(line)
+                except json.JSONDecodeError:
+                    return
+                yield line.rstrip("\n") + "\n", values
 
     def append(self, line: dict[str, Any]) -> None:
         with open(self.metrics_file, "a", encoding="utf-8") as file:
@@ -83,7 +88,7 @@ class RunDir:
 
     def rewind(self, round: int) -> None:
         """Forget the metrics of rounds that will run again."""
-        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["round"] <= round]
+        kept = [text for text, values in self.lines() if values["round"] <= round]
         write_text(self.metrics_file, "".join(kept))
 
     # --- what is written once ----------------------------------------------------------------

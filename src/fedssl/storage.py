@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from fedssl.errors import RunError
@@ -63,9 +62,16 @@ def save_tensors(
 def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
     """What `save_tensors` wrote; the tensors are copies, not views of the file."""
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors: State = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-            values: dict[str, Any] = json.loads((file.metadata() or {}).get("values", "{}"))
+        content = path.read_bytes()
+        tensors: State = load(content)
+        values: dict[str, Any] = json.loads(_metadata(content).get("values", "{}"))
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     return tensors, values
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The texts in the header of a safetensors file: eight bytes say how long it is, then it is JSON."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    texts: dict[str, str] = json.loads(content[8:end]).get("__metadata__", {})
+    return texts

@@ -33,7 +33,7 @@ class Engine(Choice):
     name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
     workers: int = Field(1, ge=1, description="processes that train clients")
     threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
-    cache_mb: int = Field(512, ge=0, description="client memories kept in memory, per process")
+    cache_mb: int = Field(32, ge=0, description="client memories kept in memory, per process")
 
     @property
     def sees_clients(self) -> bool:
