@@ -110,10 +110,17 @@ def main() -> None:
     for name in options.only.split(","):
         if name not in PARTS:
             parser.error(f"no part {name!r}; there are: {', '.join(PARTS)}")
+    failed = []
     for name in options.only.split(","):
-        text = section(name)
+        try:
+            text = section(name)
+        except subprocess.CalledProcessError:  # the others may well be measured
+            failed.append(name)
+            continue
         page = options.page.read_text(encoding="utf-8") if options.page.exists() else "# Speed\n"
         options.page.write_text(put(page, name, text), encoding="utf-8")
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -53,17 +53,17 @@ class SimCLR(nn.Module):
 
 
 class Watch(TrainingProcessCallback):
-    """Ticks after each round, in which every image was seen twice."""
+    """Ticks after each round, in which so many views were seen."""
 
-    def __init__(self, model: SimCLR, images: int, tick: Callable[[], None]) -> None:
-        self.model, self.images, self.tick = model, images, tick
+    def __init__(self, model: SimCLR, views: int, tick: Callable[[], None]) -> None:
+        self.model, self.views, self.tick = model, views, tick
 
     def after_central_iteration(
         self, aggregate_metrics: Any, model: Any, *, central_iteration: int
     ) -> tuple[bool, Any]:
         self.tick()
-        if self.model.views != 2 * self.images:
-            raise SystemExit(f"pfl saw {self.model.views} views of {self.images} images: not the same work")
+        if self.model.views != self.views:
+            raise SystemExit(f"pfl saw {self.model.views} views, not {self.views}: not the same work")
         self.model.views = 0
         return False, Metrics()
 
@@ -96,6 +96,6 @@ def simulate(work: dict[str, Any], tick: Callable[[], None]) -> None:
             local_batch_size=work["batch"], local_num_epochs=work["epochs"], local_learning_rate=work["lr"]
         ),
         NNEvalHyperParams(local_batch_size=work["batch"]),
-        [Watch(model, work["images"], tick)],
+        [Watch(model, 2 * work["images"] * work["epochs"], tick)],
         send_metrics_to_platform=False,
     )

@@ -1,6 +1,6 @@
 """A whole federated run of SimCLR against the same in other frameworks: views/s, and time to round 1.
 
-    python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 6400] [--batch 128]
+    python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 3200] [--batch 128]
                                [--rounds 3] [--repeat 2] [--peers flower,pfl]
                                [--flower 1:0:quickstart,1:0,2:0] [--workers 1] [--compile]
 
@@ -206,9 +206,11 @@ def against_pfl(options: argparse.Namespace, folder: Path, what: str) -> Ratio:
     from fedssl.experiment import settled
 
     ours = settled(load(folder / "config.toml", {"rounds": 1000}))  # as many as are asked for
-    plays = {"fedssl": whole_run(ours, folder / "paced"), "pfl": partial(pfl_rounds, work_of(folder))}
+    work = work_of(folder)
+    plays = {"fedssl": whole_run(ours, folder / "paced"), "pfl": partial(pfl_rounds, work)}
     seconds = in_turns(plays, options.rounds)
-    speed = {name: 2 * options.images / min(pieces) for name, pieces in seconds.items()}
+    views = 2 * work["images"] * work["epochs"]
+    speed = {name: views / min(pieces) for name, pieces in seconds.items()}
     return Ratio(
         f"views/s against pfl-research on ready-made views, {what}",
         ratio(seconds["pfl"], seconds["fedssl"]),
@@ -218,6 +220,9 @@ def against_pfl(options: argparse.Namespace, folder: Path, what: str) -> Ratio:
 
 
 def pfl_rounds(work: dict[str, Any], tick: Callable[[], None]) -> None:
+    import multiprocessing
+
+    multiprocessing.current_process().name = "MainProcess"  # pfl takes any other for a DataLoader's
     from peer_pfl import simulate
 
     simulate(work, tick)
@@ -243,7 +248,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--clients", type=int, default=5)
-    parser.add_argument("--images", type=int, default=6400)
+    parser.add_argument("--images", type=int, default=3200)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=2)
@@ -274,12 +279,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         prepare(options, folder)
-        rows = []
         if "flower" in found:
-            rows += ratios(take_turns(names, options.repeat, folder), what, options.encoder)
+            report(ratios(take_turns(names, options.repeat, folder), what, options.encoder))
         if "pfl" in found:
-            rows.append(against_pfl(options, folder, what))
-    report(rows)
+            report([against_pfl(options, folder, what)])
 
 
 if __name__ == "__main__":
