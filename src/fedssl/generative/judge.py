@@ -111,7 +111,8 @@ def _train(network: Classifier, studio: Studio) -> None:
         positions = torch.randint(len(images), (size,), generator=rng)
         clients = torch.randint(studio.clients, (size,), generator=rng).sort().values
         looks = [
-            studio.look(images.x[positions[clients == client]], client) for client in clients.unique().tolist()
+            studio.look(images.x[positions[clients == client]], client)
+            for client in sorted(set(clients.tolist()))
         ]
         logits = network(studio.normalised(torch.cat(looks)), clients)
         loss = F.cross_entropy(logits, images.y[positions].to(studio.device))

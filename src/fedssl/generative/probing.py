@@ -51,7 +51,9 @@ class Probe(Use):
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
         classes, clients = len(studio.run.federation.train.classes), range(studio.clients)
         count, test = -(-self.count // len(clients)), -(-self.test // len(clients))
-        plain = _labelled(studio, studio.plain_images("train", self.count), studio.plain_images("test", self.test))
+        plain = _labelled(
+            studio, studio.plain_images("train", self.count), studio.plain_images("test", self.test)
+        )
         own = [
             _labelled(studio, studio.train_images(client, count), studio.test_images(client, test))
             for client in clients
