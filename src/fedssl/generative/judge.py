@@ -27,7 +27,7 @@ from fedssl.rng import derive, torch_rng
 from fedssl.state import restore
 from fedssl.storage import load_tensors, save_tensors
 
-VERSION = 1
+VERSION = 2
 EPOCHS, MOST_STEPS, BATCH_SIZE, RATE = 6, 1500, 64, 3e-3
 TESTED = 250  # images a client that its accuracy is measured on
 
@@ -43,10 +43,11 @@ class Classifier(nn.Module):
         self.heads = nn.Linear(made.features, clients * classes)
         self.classes = classes
 
-    def forward(self, images: Tensor, client: int) -> Tensor:
-        """Logits of the labels, of images with a client's look."""
-        logits: Tensor = self.heads(self.encoder(images))
-        return logits[:, client * self.classes : (client + 1) * self.classes]
+    def forward(self, images: Tensor, clients: Tensor) -> Tensor:
+        """Logits of the labels [B, classes], of images [B, C, H, W] with the looks of these clients [B]."""
+        logits = self.heads(self.encoder(images)).unflatten(1, (-1, self.classes))
+        own: Tensor = logits[torch.arange(len(images)), clients]
+        return own
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Judge:
     def labels(self, pixels: Tensor, client: int) -> Tensor:
         """What uint8 images with the look of a client show."""
         parts = [
-            self.network(self.studio.normalised(part), client).argmax(1)
+            self.network(self.studio.normalised(part), torch.full((len(part),), client)).argmax(1)
             for part in torch.split(pixels, BATCH)
         ]
         return torch.cat(parts).cpu()
@@ -96,7 +97,7 @@ def find_judge(studio: Studio) -> Judge:
 
 
 def _train(network: Classifier, studio: Studio) -> None:
-    """Every batch has the look of one client."""
+    """Every batch has the looks of all clients: batch normalisation shall know them together."""
     images = studio.run.federation.train
     assert images.y is not None
     size = min(BATCH_SIZE, len(images))
@@ -108,9 +109,13 @@ def _train(network: Classifier, studio: Studio) -> None:
     for step in range(steps):
         optimizer.lr = RATE * (1 - step / steps)
         positions = torch.randint(len(images), (size,), generator=rng)
-        client = int(torch.randint(studio.clients, (), generator=rng))
-        x = studio.normalised(studio.look(images.x[positions], client))
-        loss = F.cross_entropy(network(x, client), images.y[positions].to(studio.device))
+        clients = torch.randint(studio.clients, (size,), generator=rng).sort().values
+        looks = [
+            studio.look(images.x[positions[clients == client]], client)
+            for client in sorted(set(clients.tolist()))
+        ]
+        logits = network(studio.normalised(torch.cat(looks)), clients)
+        loss = F.cross_entropy(logits, images.y[positions].to(studio.device))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -18,41 +18,66 @@ from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
 
 
+class Labelled(NamedTuple):
+    """Training and test images, or features of them, with their labels."""
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+    def seen(self, studio: Studio, client: int, kind: str) -> Labelled:
+        """What a client's content or style encoder makes of the images."""
+        x, x_test = (studio.features(client, images, kind) for images in (self.x, self.x_test))
+        return self._replace(x=x, x_test=x_test)
+
+    def accuracy(self, classes: int, l2: float) -> float:
+        """Of a linear probe on these features."""
+        return _accuracy(self.x, self.y, self.x_test, self.y_test, classes, l2)
+
+
 class Probe(Use):
     """Linear probes for the label, on content features and on each client's style features.
 
-    All images have the looks of the clients. One probe learns from the content features of all. Style
-    features are each client's own: they are probed on its own images, and the mean is taken; `content_own`
-    is the same with content features.
+    `content` and `style` are of the data set's images as they are (of style encoders the mean over clients),
+    `content_own` and `style_own` of each client's images with its look, with a probe for each client. One
+    probe for the content features of all looks at once is `content_looks`.
     """
 
-    count: int = Field(1000, ge=2, description="training images a client")
-    test: int = Field(1000, ge=1, description="test images a client")
+    count: int = Field(20_000, ge=2, description="training images in all")
+    test: int = Field(10_000, ge=2, description="test images in all")
     l2: float = Field(1e-3, gt=0, description="penalty on the weights of standardised features")
 
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        classes = len(studio.run.federation.train.classes)
-        features: dict[str, list[tuple[Tensor, Tensor, Tensor, Tensor]]] = {"content": [], "style": []}
-        for client in range(studio.clients):
-            x, y = _labelled(studio.train_images(client, self.count), studio)
-            x_test, y_test = _labelled(studio.test_images(client, self.test), studio)
-            for kind, found in features.items():
-                own = studio.features(client, x, kind), studio.features(client, x_test, kind)
-                found.append((own[0], y, own[1], y_test))
-        train, labels, test, truth = (torch.cat(each) for each in zip(*features["content"], strict=True))
-        content = _accuracy(train, labels, test, truth, classes, self.l2)
-        own_content, style = (
-            [_accuracy(*own, classes, self.l2) for own in features[kind]] for kind in ("content", "style")
+        classes, clients = len(studio.run.federation.train.classes), range(studio.clients)
+        count, test = -(-self.count // len(clients)), -(-self.test // len(clients))
+        plain = _labelled(
+            studio, studio.plain_images("train", self.count), studio.plain_images("test", self.test)
         )
+        own = [
+            _labelled(studio, studio.train_images(client, count), studio.test_images(client, test))
+            for client in clients
+        ]
+        looks = {
+            kind: [images.seen(studio, client, kind) for client, images in enumerate(own)]
+            for kind in ("content", "style")
+        }
+        everything = Labelled(*(torch.cat(each) for each in zip(*looks["content"], strict=True)))
+        rows = [
+            {
+                "style": plain.seen(studio, client, "style").accuracy(classes, self.l2),
+                "content_own": looks["content"][client].accuracy(classes, self.l2),
+                "style_own": looks["style"][client].accuracy(classes, self.l2),
+            }
+            for client in clients
+        ]
         return {
-            "content": content,
-            "content_own": sum(own_content) / len(own_content),
-            "style": sum(style) / len(style),
-            "clients": [
-                {"content": each, "style": other} for each, other in zip(own_content, style, strict=True)
-            ],
-            "images": f"{studio.run.federation.train.name} with the clients' looks: {len(train)} train, "
-            f"{len(test)} test",
+            "content": plain.seen(studio, 0, "content").accuracy(classes, self.l2),
+            **{name: sum(row[name] for row in rows) / len(rows) for name in rows[0]},
+            "content_looks": everything.accuracy(classes, self.l2),
+            "clients": rows,
+            "images": f"{studio.run.federation.train.name}: {len(plain.x)} train, {len(plain.x_test)} test; "
+            f"with the clients' looks: {len(everything.x)} train, {len(everything.x_test)} test",
         }
 
 
@@ -124,8 +149,10 @@ def _accuracy(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor, classe
     return float((predicted == truth).float().mean())
 
 
-def _labelled(images: tuple[Tensor, Tensor | None], studio: Studio) -> tuple[Tensor, Tensor]:
-    x, y = images
-    if y is None:
+def _labelled(
+    studio: Studio, train: tuple[Tensor, Tensor | None], test: tuple[Tensor, Tensor | None]
+) -> Labelled:
+    (x, y), (x_test, y_test) = train, test
+    if y is None or y_test is None:
         raise DataError(f"{studio.run.federation.train.name} has no labels to probe with")
-    return x, y
+    return Labelled(x, y, x_test, y_test)

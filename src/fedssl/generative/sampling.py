@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedssl.data.federation import ClientImages
+from fedssl.data.images import ImageSet
 from fedssl.data.views import plain
 from fedssl.engines.tasks import Task
 from fedssl.errors import ConfigError, DataError
@@ -110,11 +111,15 @@ class Studio:
         known = [y for y in labels if y is not None]
         return torch.cat(images)[:count], torch.cat(known)[:count] if known else None
 
+    def plain_images(self, split: Literal["train", "test"], count: int) -> tuple[Tensor, Tensor | None]:
+        """The data set's images as they are, in random order."""
+        images = self.run.federation.train if split == "train" else self._test()
+        order = torch.randperm(len(images), generator=self.rng("plain images", split))[:count]
+        return images.x[order], None if images.y is None else images.y[order]
+
     def test_images(self, client: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Test images that no other client has, with this client's look."""
-        test = self.run.federation.test
-        if test is None:
-            raise DataError(f"{self.run.federation.train.name} has no test images")
+        test = self._test()
         x, y = test.x[client :: self.clients], None if test.y is None else test.y[client :: self.clients]
         x, y = x[:count], None if y is None else y[:count]
         return self.look(x, client), y
@@ -132,6 +137,11 @@ class Studio:
             return []
         own = y[torch.from_numpy(self.run.federation.parts[client])]
         return sorted(set(own.tolist()))
+
+    def _test(self) -> ImageSet:
+        if self.run.federation.test is None:
+            raise DataError(f"{self.run.federation.train.name} has no test images")
+        return self.run.federation.test
 
     @property
     def _turns(self) -> int:
