@@ -46,7 +46,10 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     ),
     "wide-peers": (
         "The same, with a wide network",
-        ["peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 --flower 1:0:quickstart,1:0"],
+        [
+            "peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 "
+            "--flower 1:0:quickstart,1:0"
+        ],
     ),
     "methods": ("What methods cost", ["methods.py"]),
     "clients": ("Many clients", ["clients.py"]),
