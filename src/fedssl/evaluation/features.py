@@ -15,6 +15,8 @@ from fedssl.errors import DataError
 if TYPE_CHECKING:
     from fedssl.data.sets import Progress
 
+BATCH = 256  # images
+
 
 def extract(
     encoder: nn.Module,
@@ -22,7 +24,6 @@ def extract(
     *,
     mean: float,
     std: float,
-    batch_size: int = 256,
     device: torch.device,
     progress: Progress | None = None,
 ) -> Tensor:
@@ -34,17 +35,15 @@ def extract(
     features: Tensor | None = None
     try:
         with torch.inference_mode():
-            for start in range(0, len(images), batch_size):
-                batch = images.x[start : start + batch_size].to(device)
-                count = len(batch)
-                # One row alone goes through other kernels, which round differently: it gets company.
-                batch = batch.expand(2, -1, -1, -1) if count == 1 else batch
-                output = encoder(plain(batch, mean, std))[:count]
+            # Not for the caller to choose: processors round differently in batches of different sizes.
+            for start in range(0, len(images), BATCH):
+                batch = images.x[start : start + BATCH].to(device)
+                output = encoder(plain(batch, mean, std))
                 if features is None:
                     features = torch.empty(len(images), *output.shape[1:])
-                features[start : start + count] = output
+                features[start : start + len(batch)] = output
                 if progress is not None:
-                    progress(start + count, len(images), "features")
+                    progress(start + len(batch), len(images), "features")
     finally:
         for module, mode in training.items():
             module.training = mode

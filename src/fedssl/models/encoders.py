@@ -17,6 +17,7 @@ from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.models import ENCODERS
 from fedssl.models.describe import describe, rebuild
+from fedssl.models.pointwise import replace_narrow_strides
 from fedssl.models.resnet import Basic, Bottleneck, ResNet
 
 SMALL = 96  # below this side, stems made for 224 pixels would throw away most of the image
@@ -166,6 +167,7 @@ def _created(kwargs: dict[str, Any], finer: bool, size: tuple[int, int], channel
     if out.ndim != 2:
         raise ValueError(f"it gives a tensor of shape {tuple(out.shape)}, not one vector an image")
     features = int(out.shape[1])
+    replace_narrow_strides(module)
     return Encoder(module.train(), features, {**description, "features": features})
 
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedssl.models.pointwise import replace_narrow_strides
+
 
 class Basic(nn.Module):
     """Two 3×3 convolutions and a shortcut (He et al. 2016, Fig. 5 left)."""
@@ -61,20 +63,7 @@ def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     """The identity where shapes agree, else a strided 1×1 convolution."""
     if stride == 1 and inputs == outputs:
         return None
-    convolution = Pointwise if stride > 1 and inputs < 16 else nn.Conv2d
-    return nn.Sequential(convolution(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-
-class Pointwise(nn.Conv2d):
-    """A strided 1×1 convolution, as one on every other pixel: the same numbers.
-
-    The backward pass of a strided 1×1 convolution of fewer than 16 channels-last channels ends the
-    process on some CPUs when its map is 32×32 or larger (oneDNN, seen with PyTorch 2.15).
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        down, across = self.stride
-        return F.conv2d(input[:, :, ::down, ::across], self.weight)
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class ResNet(nn.Module):
@@ -104,6 +93,7 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        replace_narrow_strides(self)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The last feature map, before pooling."""

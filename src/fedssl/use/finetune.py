@@ -21,6 +21,7 @@ from fedssl.evaluation.linear import fit
 from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.semi import batches
 from fedssl.models.describe import rebuild
+from fedssl.models.pointwise import replace_narrow_strides
 from fedssl.rng import derive, torch_rng
 from fedssl.use.classifier import on_top, save_classifier
 from fedssl.use.trained import Trained, load_trained
@@ -158,6 +159,7 @@ def _train(
     views = Views(config, "supervised", images.size, images.channels, mean, std, num_views=1)
     assert images.y is not None
     network.requires_grad_(True)
+    replace_narrow_strides(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=lr)
     for epoch in range(epochs):
         rng = torch_rng(seed, "finetune", epoch)
