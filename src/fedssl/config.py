@@ -69,7 +69,10 @@ class ViewsConfig(Options):
 
 
 class ModelConfig(Options):
-    encoder: str = Field("resnet8", description="resnet8, resnet18, resnet50, vit_tiny, or timm:NAME")
+    encoder: str = Field(
+        "resnet8",
+        description="resnet8, resnet18, resnet50, vit_tiny, or timm:NAME (not for generative objectives)",
+    )
     width: int = Field(16, ge=1, description="channels of the first stage (resnet8/18/50)")
     stem_stride: Literal[1, 2] = Field(1, description="stride of the 3×3 stem (resnet8/18/50)")
     patch: int = Field(4, ge=1, description="patch side of a vision transformer")

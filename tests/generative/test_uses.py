@@ -23,6 +23,7 @@ from fedssl.generative.sampling import Studio, settle
 from fedssl.generative.use import USES, generate
 from fedssl.options import choose
 from fedssl.rundir import RunDir
+from fedssl.use.export import export
 from tests.generative.small import run_of
 
 FEW = {"steps": 5, "batch": 8, "hidden": 8}
@@ -30,6 +31,19 @@ FEW = {"steps": 5, "batch": 8, "hidden": 8}
 
 def studio_of(run: fedssl.Run) -> Studio:
     return Studio(bring_back(run.directory, {}))
+
+
+def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
+    gan: fedssl.Run, conditional: fedssl.Run, tmp_path: Path
+) -> None:
+    """It is none that `model.encoder` names, and timm has nothing like it."""
+    export(gan.path, "safetensors", tmp_path / "drawn.safetensors")
+    assert "It needs torch, timm and fedssl" in (tmp_path / "drawn.py").read_text()
+    page = (tmp_path / "drawn.md").read_text()
+    assert "(content encoder, 8 features" in page
+    assert "It learned without labels" in page
+    export(conditional.path, "safetensors", tmp_path / "told.safetensors")
+    assert "It learned with labels" in (tmp_path / "told.md").read_text()
 
 
 # --- sampling ---------------------------------------------------------------------------------------

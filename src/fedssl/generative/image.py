@@ -25,6 +25,7 @@ class ImageModel(Objective):
     conditional: ClassVar[bool] = False
     views: ClassVar[str] = "plain"
     num_views: ClassVar[int] = 1
+    own_encoder: ClassVar[str] = "content encoder"
 
     features: int = Field(64, ge=8, description="length of φ^c, and channels of the smallest maps")
     style_features: int = Field(0, ge=0, description="length of φ^s; 0: as `features`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from pydantic import Field
@@ -80,6 +80,8 @@ class LinearGAN(Adversarial):
     Discriminators also see points of N(0, I), which standardised data come from as a whole, as fakes:
     where a client has no points, its confidence would otherwise mean nothing.
     """
+
+    own_encoder: ClassVar[str] = "content encoder"
 
     adversarial: Kind = Field("log", description="hinge, or the log-loss of Eq. 9")
     hidden: int = Field(32, ge=1, description="width of the discriminators' hidden layer")

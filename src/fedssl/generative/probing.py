@@ -44,9 +44,9 @@ class Probe(Use):
     probe for the content features of all looks at once is `content_looks`.
     """
 
-    count: int = Field(20_000, ge=2, description="training images in all")
+    count: int = Field(60_000, ge=2, description="training images in all")
     test: int = Field(10_000, ge=2, description="test images in all")
-    l2: float = Field(1e-3, gt=0, description="penalty on the weights of standardised features")
+    l2: float = Field(1e-5, gt=0, description="penalty on the weights of standardised features")
 
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
         classes, clients = len(studio.run.federation.train.classes), range(studio.clients)

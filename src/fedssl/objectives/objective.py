@@ -27,6 +27,7 @@ class Objective(Choice):
     views: ClassVar[str] = "simclr"  # the recipe it was published with
     num_views: ClassVar[int] = 2
     needs_labels: ClassVar[bool] = False
+    own_encoder: ClassVar[str] = ""  # what it trains in place of the encoder that `model.encoder` names
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
         """The encoder to train: the one that `model.encoder` names, unless the objective brings its own."""

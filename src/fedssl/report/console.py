@@ -106,7 +106,7 @@ def start_panel(info: RunInfo) -> Panel:
     rows.add_row("clients", f"{federation.clients}, {share}, {config.engine.dealt(config)}{apart}")
     rows.add_row(
         "model",
-        f"{config.model.encoder}, {info.encoder_parameters:,} parameters; "
+        f"{config.objective.own_encoder or config.model.encoder}, {info.encoder_parameters:,} parameters; "
         f"{info.shared_parameters:,} numbers shared per client and round",
     )
     rows.add_row(

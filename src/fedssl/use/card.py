@@ -42,10 +42,12 @@ def _header(config: Config, classifier: bool) -> str:
 def _what(config: Config, trained: Trained) -> str:
     height, width, channels = trained.shape
     classes = trained.description.get("classes")
+    labels = "with" if config.objective.needs_labels else "without"
     head = f", with a classifier of {len(classes)} classes on top" if classes else ""
+    name = config.objective.own_encoder or config.model.encoder
     return (
-        f"An image encoder ({config.model.encoder}, {trained.features} features, for {channels}-channel "
-        f"images of {height}×{width}){head}. It learned without labels, by {config.objective.name}, on the "
+        f"An image encoder ({name}, {trained.features} features, for {channels}-channel "
+        f"images of {height}×{width}){head}. It learned {labels} labels, by {config.objective.name}, on the "
         f"images of several clients; their images stayed with them, and {config.method.name} brought their "
         f"weights together in {config.rounds} rounds."
     )

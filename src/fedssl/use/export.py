@@ -38,7 +38,7 @@ def export(source: str | Path, to: str, file: str | Path) -> list[Path]:
 
 # --- timm -------------------------------------------------------------------------------------------
 
-ENTRY = '''"""Registers the network of {file} with timm. It needs torch and timm, and nothing else.
+ENTRY = '''"""Registers the network of {file} with timm. It needs {needs}, and nothing else.
 
     import sys; sys.path.insert(0, FOLDER)  # where this file lies
     import {name}, timm
@@ -83,6 +83,7 @@ def _safetensors(trained: Trained, path: Path) -> list[Path]:
         entry,
         ENTRY.format(
             file=path.name,
+            needs="torch, timm and fedssl" if description["library"] == "fedssl" else "torch and timm",
             name=_name(path),
             channels=given["channels"],
             height=given["size"][0],
