@@ -10,7 +10,8 @@ from fedssl.config import load
 from fedssl.engines.runner import build_network
 from fedssl.errors import ConfigError, DataError
 from fedssl.generative.adversarial import DISCRIMINATORS, GENERATORS, Adversarial, players
-from fedssl.generative.losses import draw_pairs
+from fedssl.generative.gan import ConditionalGAN
+from fedssl.generative.losses import Latents, draw_pairs
 from fedssl.models.model import Model, Role
 from tests.generative.small import KINDS
 
@@ -48,7 +49,7 @@ def test_gradients_reach_the_player_whose_turn_it_is_and_nobody_else(kind: str) 
     assert all(value.grad is not None for value in judges.values())
     assert all(value.grad is None for value in generator.values())
     model.zero_grad()
-    objective.generator_loss(model, 6, torch.Generator().manual_seed(0)).backward()
+    objective.generator_loss(model, 6, None, torch.Generator().manual_seed(0)).backward()
     assert all(value.grad is None for value in judges.values())
     moved = [
         name for name, value in generator.items() if value.grad is not None and value.grad.abs().sum() > 0
@@ -156,3 +157,28 @@ def test_data_that_do_not_fit_say_so() -> None:
 
     with pytest.raises(DataError, match="needs labels"):
         federate(load(KINDS["conditional-gan"], {"data": KINDS["linear-gan"]["data"], "partition": "iid"}))
+
+
+@pytest.mark.parametrize(("which", "expected"), [("all", set(range(10))), ("own", {3, 7})])
+def test_a_client_draws_all_labels_or_those_it_has(
+    which: str, expected: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For both players, and with pairs that share their content as before."""
+    objective, model = made("conditional-gan", **{"objective.drawn_labels": which})
+    drawn: list[torch.Tensor] = []
+    generate = ConditionalGAN.generate
+
+    def watched(self: ConditionalGAN, model: Model, latents: Latents) -> torch.Tensor:
+        assert latents.labels is not None
+        drawn.append(latents.labels)
+        return generate(self, model, latents)
+
+    monkeypatch.setattr(ConditionalGAN, "generate", watched)
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.tensor([3, 3, 3, 7]).repeat(20)
+    objective.discriminator_loss(model, torch.randn(80, 1, 8, 8, generator=rng), labels, rng)
+    objective.generator_loss(model, 80, labels, rng)
+    assert [set(each.tolist()) for each in drawn] == [expected, expected]
+    assert torch.equal(*drawn[0].chunk(2))
+    if which == "own":  # as frequent as they are
+        assert 0.6 < float((drawn[1] == 3).float().mean()) < 0.9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -57,19 +58,23 @@ class Adversarial(Objective):
         """Of a conditional model; 0: it is none."""
         return 0
 
+    def choices(self, labels: Tensor | None) -> Tensor | None:
+        """What the labels of generated images are drawn from, given those of a real batch; none: all."""
+        return None
+
     # --- the game -----------------------------------------------------------------------------------
 
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         judged = self.discriminator_loss(model, views[0], labels, rng)
-        return judged + self.generator_loss(model, len(views[0]), rng)
+        return judged + self.generator_loss(model, len(views[0]), labels, rng)
 
     def discriminator_loss(
         self, model: Model, images: Tensor, labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         """Real against generated, for both discriminators, + λΓ; generated images take no gradient."""
-        latents = self._draw(draw_pairs, model, len(images), rng, images.device)
+        latents = self._draw(draw_pairs, model, len(images), labels, rng).to(images.device)
         with torch.no_grad():
             fakes = self.fakes(model, latents, rng)
         everything = torch.cat((images, fakes))
@@ -85,17 +90,16 @@ class Adversarial(Objective):
                 total = total + self.regularizer * gamma
         return total
 
-    def generator_loss(self, model: Model, count: int, rng: torch.Generator) -> Tensor:
+    def generator_loss(self, model: Model, count: int, labels: Tensor | None, rng: torch.Generator) -> Tensor:
         """Both discriminators are to take generated images for real; they themselves take no gradient."""
         device = next(model.parameters()).device
-        latents = self._draw(draw_latents, model, count, rng, device)
+        latents = self._draw(draw_latents, model, count, labels, rng).to(device)
         total = torch.zeros((), device=device)
         with frozen(model, DISCRIMINATORS):
             fakes = self.generate(model, latents)
             for prefix in ("", "style_"):
                 features = model.part(f"{prefix}encoder")(fakes)
-                labels = latents.labels if not prefix else None
-                score = model.part(f"{prefix}critic")(features, labels)
+                score = model.part(f"{prefix}critic")(features, None if prefix else latents.labels)
                 total = total + deception(score, self.adversarial)
         return total
 
@@ -108,10 +112,14 @@ class Adversarial(Objective):
         kind: Callable[[int, int, int, torch.Generator], Latents],
         model: Model,
         count: int,
+        labels: Tensor | None,
         rng: torch.Generator,
-        device: torch.device,
     ) -> Latents:
-        return kind(count, self.latent_size(model), self.classes(model), rng).to(device)
+        size, choices = self.latent_size(model), self.choices(labels)
+        if choices is None:
+            return kind(count, size, self.classes(model), rng)
+        drawn = kind(count, size, len(choices), rng)
+        return replace(drawn, labels=choices.cpu()[drawn.labels])
 
 
 def players(model: Model) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:

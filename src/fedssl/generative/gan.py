@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal, cast
 
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError
@@ -54,6 +54,12 @@ class ConditionalGAN(GAN):
         "(§4.1), or with the content that a label is",
     )
 
+    drawn_labels: Literal["all", "own"] = Field(
+        "all",
+        description="labels of the images that a client draws in training: all alike (§4.2), or as frequent "
+        "as among its own images, so that none is fake for its label alone",
+    )
+
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         if classes < 2:
             raise ConfigError(
@@ -65,6 +71,9 @@ class ConditionalGAN(GAN):
         role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
         model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
         return model
+
+    def choices(self, labels: Tensor | None) -> Tensor | None:
+        return labels if self.drawn_labels == "own" else None
 
     def classes(self, model: Model) -> int:
         return cast(LabelModulation, model.part("label_modulation")).maps.num_embeddings
