@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -182,3 +184,15 @@ def test_a_client_draws_all_labels_or_those_it_has(
     assert torch.equal(*drawn[0].chunk(2))
     if which == "own":  # as frequent as they are
         assert 0.6 < float((drawn[1] == 3).float().mean()) < 0.9
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_a_label_reaches_the_generator_through_its_latent_only_if_asked(augmented: bool) -> None:
+    """With gains and biases of labels switched off, nothing else is left for a label to speak through."""
+    objective, model = made("conditional-gan", **{"objective.augmented": augmented})
+    torch.nn.init.zeros_(model.part("label_modulation").maps.weight)
+    latents = draw_pairs(4, 4, 10, torch.Generator().manual_seed(0))
+    model.eval()
+    drawn = [objective.generate(model, replace(latents, labels=torch.full((4,), label))) for label in (2, 5)]
+    assert torch.equal(*drawn) != augmented
+    assert ("generator.labels.weight" in model.names(Role.SHARED)) == augmented

@@ -26,6 +26,10 @@ class GAN(ImageModel, Adversarial):
     | vectorizer, modulation | private: G^s, and the conditional batch normalisation it speaks through |
     """
 
+    def augmented_by(self, classes: int) -> int:
+        """How many labels the content latent is augmented with."""
+        return 0
+
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         labels = classes if self.conditional else 0
         style, own = self.style_encoder(canvas_of(encoder))
@@ -37,7 +41,7 @@ class GAN(ImageModel, Adversarial):
             "style_encoder": Part(style, Role.PRIVATE),
             "style_critic": Part(Critic(own), Role.PRIVATE),
             "style_projector": Part(build_projector(own, hidden, outputs), Role.PRIVATE),
-            **self.drawing_parts(canvas_of(encoder)),
+            **self.drawing_parts(canvas_of(encoder), self.augmented_by(classes)),
         }
         return Model(**parts)
 
@@ -54,6 +58,9 @@ class ConditionalGAN(GAN):
         "(§4.1), or with the content that a label is",
     )
 
+    augmented: bool = Field(
+        False, description="the label joins z^c at the generator's input (§4.2), not only its normalisation"
+    )
     drawn_labels: Literal["all", "own"] = Field(
         "all",
         description="labels of the images that a client draws in training: all alike (§4.2), or as frequent "
@@ -71,6 +78,9 @@ class ConditionalGAN(GAN):
         role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
         model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
         return model
+
+    def augmented_by(self, classes: int) -> int:
+        return classes if self.augmented else 0
 
     def choices(self, labels: Tensor | None) -> Tensor | None:
         return labels if self.drawn_labels == "own" else None

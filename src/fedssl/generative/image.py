@@ -45,10 +45,10 @@ class ImageModel(Objective):
         features = self.style_features or self.features
         return self._trunk(canvas, features)[0], features
 
-    def drawing_parts(self, canvas: Canvas) -> dict[str, Part]:
+    def drawing_parts(self, canvas: Canvas, classes: int = 0) -> dict[str, Part]:
         """The shared generator, and the private parts through which the style speaks."""
         generator = Generator(
-            canvas.side, canvas.channels, self.features, self.latent, self.growth, self.patch
+            canvas.side, canvas.channels, self.features, self.latent, self.growth, self.patch, classes
         )
         modulation = Modulation(generator.normalised, self.latent, self.conditional)
         return {
@@ -67,7 +67,7 @@ class ImageModel(Objective):
         by_label = model.part("label_modulation")(latents.labels) if self.conditional else []
         modulation = cast(Modulation, model.part("modulation"))
         normalise = conditional_norm(modulation.norms, modulation(style), by_label)
-        drawn = model.part("generator")(latents.content, normalise)
+        drawn = model.part("generator")(latents.content, normalise, latents.labels)
         return canvas_of(model).normalised(drawn)
 
     def _trunk(self, canvas: Canvas, features: int) -> tuple[Trunk, dict[str, Any]]:

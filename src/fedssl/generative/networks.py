@@ -176,23 +176,36 @@ class Up(nn.Module):
 
 
 class Generator(nn.Module):
-    """The shared content generator: a ResNet whose normalisation comes from outside, with the style."""
+    """The shared content generator: a ResNet whose normalisation comes from outside, with the style.
+
+    With `classes`, the content latent is augmented by a vector of the same length for the label (§4.2).
+    """
 
     def __init__(
-        self, side: int, channels: int, features: int, latent: int, growth: int = 1, patch: int = 1
+        self,
+        side: int,
+        channels: int,
+        features: int,
+        latent: int,
+        growth: int = 1,
+        patch: int = 1,
+        classes: int = 0,
     ) -> None:
         super().__init__()
+        self.labels = nn.Embedding(classes, latent) if classes else None
         levels = sides(side // patch, 7)
         wide = widths(features, growth, len(levels))[::-1]
         self.patch, self.base, self.features = patch, levels[-1], features
-        self.linear = nn.Linear(latent, features * self.base**2)
+        self.linear = nn.Linear(2 * latent if classes else latent, features * self.base**2)
         self.blocks = nn.ModuleList(Up(a, b, 2 * i) for i, (a, b) in enumerate(pairwise(wide)))
         self.pixels = Convolution(wide[-1], channels * patch**2, 3)
         # Channels of what is normalised, layer by layer: twice in every block, and once before the pixels.
         self.normalised = [width for pair in pairwise(wide) for width in pair] + [wide[-1]]
 
-    def forward(self, z: Tensor, normalise: Normalise) -> Tensor:
+    def forward(self, z: Tensor, normalise: Normalise, labels: Tensor | None = None) -> Tensor:
         """Images from −1 to 1."""
+        if self.labels is not None and labels is not None:
+            z = torch.cat((z, self.labels(labels)), dim=1)
         x = self.linear(z).view(len(z), self.base, self.base, self.features).permute(0, 3, 1, 2)
         for block in self.blocks:
             x = block(x, normalise)

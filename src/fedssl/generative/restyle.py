@@ -24,7 +24,7 @@ from fedssl.generative.adversarial import frozen
 from fedssl.generative.grids import save_panels
 from fedssl.generative.judge import find_judge
 from fedssl.generative.losses import Latents, draw_latents
-from fedssl.generative.sampling import BATCH, Studio
+from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
 from fedssl.objectives.barlow_twins import barlow_twins
@@ -36,26 +36,35 @@ SHOWN = 12
 
 
 class Map(nn.Module):
-    """From features to a latent; features are standardised by what the map has seen."""
+    """From features (and a label, where there are classes) to a latent (Eq. 13).
 
-    def __init__(self, features: int, latent: int, hidden: int) -> None:
+    Features are standardised by what the map has seen.
+    """
+
+    def __init__(self, features: int, latent: int, hidden: int, classes: int = 0) -> None:
         super().__init__()
+        self.classes = classes
         self.norm = nn.BatchNorm1d(features, affine=False)
         self.layers = nn.Sequential(
-            nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, latent)
+            nn.Linear(features + classes, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, latent)
         )
 
-    def forward(self, features: Tensor) -> Tensor:
-        out: Tensor = self.layers(self.norm(features))
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
+        given = self.norm(features)
+        if self.classes and labels is not None:
+            given = torch.cat((given, F.one_hot(labels, self.classes).to(given.dtype)), dim=1)
+        out: Tensor = self.layers(given)
         return out
 
 
 class Maps(nn.Module):
     """𝔷^c for all, and 𝔷^s of every client."""
 
-    def __init__(self, content: int, style: int, latent: int, hidden: int, clients: int) -> None:
+    def __init__(
+        self, content: int, style: int, latent: int, hidden: int, clients: int, classes: int
+    ) -> None:
         super().__init__()
-        self.content = Map(content, latent, hidden)
+        self.content = Map(content, latent, hidden, classes)
         self.style = nn.ModuleList(Map(style, latent, hidden) for _ in range(clients))
 
 
@@ -83,13 +92,13 @@ class _Mapped(Use):
                 "re-styling needs content and style encoders: train gan, conditional-gan or vae"
             )
         about = {name: value for name, value in self.model_dump().items() if name in _Mapped.model_fields}
-        about = {**about, "name": "", "clients": studio.clients}
+        about |= {"name": "", "clients": studio.clients, "classes": studio.classes}
         x = studio.train_images(0, 2)[0]
         content, style = (studio.features(0, x, kind).shape[1] for kind in ("content", "style"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(0, "maps"))
             latent = studio.objective.latent_size(model)
-            maps = Maps(content, style, latent, self.hidden, studio.clients)
+            maps = Maps(content, style, latent, self.hidden, studio.clients, studio.classes)
         maps = maps.to(studio.device)
         file = folder / "maps.safetensors"
         if file.exists():
@@ -123,7 +132,7 @@ class _Mapped(Use):
         with torch.no_grad():
             x = objective.generate(model, given) if isinstance(given, Latents) else given
             content, style = model.part("encoder")(x), model.part("style_encoder")(x)
-        z_content, z_style = maps.content(content), maps.style[client](style)
+        z_content, z_style = maps.content(content, labels), maps.style[client](style)
         with frozen(model, model.roles):
             again = objective.generate(model, Latents(z_content, z_style, labels))
             projector = model.part("projector")
@@ -232,19 +241,22 @@ class Anonymize(_Mapped):
 @torch.no_grad()
 def transfer(studio: Studio, maps: Maps, client: int, x: Tensor, labels: Tensor | None) -> Tensor:
     """The content of images in the style of a client (line 11): each with a style drawn at random."""
-    content = [
-        maps.content(part.to(studio.device)).cpu() for part in torch.split(_features(studio, x), BATCH)
-    ]
     styles = studio.latents(len(x), "transfer").style
-    return studio.draw(client, Latents(torch.cat(content), styles, labels))
+    return studio.draw(client, Latents(_content(studio, maps, x, labels), styles, labels))
 
 
 @torch.no_grad()
 def reconstruct(studio: Studio, maps: Maps, client: int, x: Tensor, labels: Tensor | None) -> Tensor:
     """Images of a client from their own content and style latents."""
-    content = maps.content(_features(studio, x).to(studio.device)).cpu()
     style = maps.style[client](studio.features(client, x, "style").to(studio.device)).cpu()
-    return studio.draw(client, Latents(content, style, labels))
+    return studio.draw(client, Latents(_content(studio, maps, x, labels), style, labels))
+
+
+def _content(studio: Studio, maps: Maps, x: Tensor, labels: Tensor | None) -> Tensor:
+    """𝔷^c of images and their labels."""
+    known = None if labels is None else labels.to(studio.device)
+    latents: Tensor = maps.content(_features(studio, x).to(studio.device), known)
+    return latents.cpu()
 
 
 def content_labels(studio: Studio, x: Tensor) -> Tensor:
