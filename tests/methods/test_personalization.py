@@ -113,7 +113,15 @@ def test_a_step_of_two_clients_is_that_of_a_naive_implementation(tmp_path, name)
 
 def test_the_penalty_by_hand():
     own, anchor = [torch.tensor([3.0, 0.0]), torch.tensor([[1.0]])], [torch.zeros(2), torch.tensor([[5.0]])]
-    assert float(proximal(own, anchor, mu=2.0)) == 9 + 16
+    for weight in own:
+        weight.requires_grad_()
+    penalty = proximal(own, anchor, mu=2.0)
+    assert float(penalty.detach()) == 9 + 16
+    (3 * penalty).backward()
+    assert [weight.grad.tolist() for weight in own] == [[18.0, 0.0], [[-24.0]]]
+    assert all(fixed.grad is None for fixed in anchor)
+    with pytest.raises(ValueError, match="2 parameters cannot be pulled towards 1"):
+        proximal(own, anchor[:1], mu=2.0)
 
 
 # --- what stays with the client -----------------------------------------------------------------

@@ -61,10 +61,10 @@ class ConditionalGAN(GAN):
     augmented: bool = Field(
         False, description="the label joins z^c at the generator's input (§4.2), not only its normalisation"
     )
-    drawn_labels: Literal["all", "own"] = Field(
+    judged_labels: Literal["all", "own"] = Field(
         "all",
-        description="labels of the images that a client draws in training: all alike (§4.2), or as frequent "
-        "as among its own images, so that none is fake for its label alone",
+        description="labels of the generated images that discriminators see: all alike (§4.2), or as often "
+        "as among the images of the client, so that none is fake for its label alone",
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
@@ -83,7 +83,7 @@ class ConditionalGAN(GAN):
         return classes if self.augmented else 0
 
     def choices(self, labels: Tensor | None) -> Tensor | None:
-        return labels if self.drawn_labels == "own" else None
+        return labels if self.judged_labels == "own" else None
 
     def classes(self, model: Model) -> int:
         return cast(LabelModulation, model.part("label_modulation")).maps.num_embeddings
