@@ -51,7 +51,7 @@ def test_gradients_reach_the_player_whose_turn_it_is_and_nobody_else(kind: str) 
     assert all(value.grad is not None for value in judges.values())
     assert all(value.grad is None for value in generator.values())
     model.zero_grad()
-    objective.generator_loss(model, 6, torch.Generator().manual_seed(0)).backward()
+    objective.generator_loss(model, 6, None, torch.Generator().manual_seed(0)).backward()
     assert all(value.grad is None for value in judges.values())
     moved = [
         name for name, value in generator.items() if value.grad is not None and value.grad.abs().sum() > 0
@@ -162,11 +162,11 @@ def test_data_that_do_not_fit_say_so() -> None:
 
 
 @pytest.mark.parametrize(("which", "expected"), [("all", set(range(10))), ("own", {3, 7})])
-def test_discriminators_see_all_labels_or_those_of_the_client(
+def test_a_client_draws_all_labels_or_those_it_has(
     which: str, expected: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The generator learns to draw all of them. Pairs share their content, as before."""
-    objective, model = made("conditional-gan", **{"objective.judged_labels": which})
+    """For both players, and with pairs that share their content as before."""
+    objective, model = made("conditional-gan", **{"objective.drawn_labels": which})
     drawn: list[torch.Tensor] = []
     generate = ConditionalGAN.generate
 
@@ -179,8 +179,8 @@ def test_discriminators_see_all_labels_or_those_of_the_client(
     rng = torch.Generator().manual_seed(0)
     labels = torch.tensor([3, 3, 3, 7]).repeat(20)
     objective.discriminator_loss(model, torch.randn(80, 1, 8, 8, generator=rng), labels, rng)
-    objective.generator_loss(model, 80, rng)
-    assert [set(each.tolist()) for each in drawn] == [expected, set(range(10))]
+    objective.generator_loss(model, 80, labels, rng)
+    assert [set(each.tolist()) for each in drawn] == [expected, expected]
     assert torch.equal(*drawn[0].chunk(2))
     if which == "own":  # as frequent as they are
         assert 0.6 < float((drawn[0] == 3).float().mean()) < 0.9
@@ -196,3 +196,20 @@ def test_a_label_reaches_the_generator_through_its_latent_only_if_asked(augmente
     drawn = [objective.generate(model, replace(latents, labels=torch.full((4,), label))) for label in (2, 5)]
     assert torch.equal(*drawn) != augmented
     assert ("generator.labels.weight" in model.names(Role.SHARED)) == augmented
+
+
+def test_without_maps_of_labels_all_channels_are_the_styles() -> None:
+    objective, model = made(
+        "conditional-gan", **{"objective.label_maps": "none", "objective.augmented": True}
+    )
+    _, plain = made("gan")
+    assert not model.has("label_modulation")
+    assert model.part("modulation").widths == plain.part("modulation").widths
+    assert objective.classes(model) == 10
+    latents = draw_pairs(4, 4, 10, torch.Generator().manual_seed(0))
+    drawn = [
+        objective.generate(model.eval(), replace(latents, labels=torch.full((4,), label))) for label in (2, 5)
+    ]
+    assert not torch.equal(*drawn)
+    with pytest.raises(ConfigError, match=r"leaves the generator without labels.*objective\.augmented=true"):
+        made("conditional-gan", **{"objective.label_maps": "none"})

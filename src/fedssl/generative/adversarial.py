@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -59,7 +59,7 @@ class Adversarial(Objective):
         return 0
 
     def choices(self, labels: Tensor | None) -> Tensor | None:
-        """Labels that discriminators see generated images of, given those of a real batch; none: all."""
+        """What the labels of generated images are drawn from, given those of a real batch; none: all."""
         return None
 
     # --- the game -----------------------------------------------------------------------------------
@@ -68,13 +68,13 @@ class Adversarial(Objective):
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         judged = self.discriminator_loss(model, views[0], labels, rng)
-        return judged + self.generator_loss(model, len(views[0]), rng)
+        return judged + self.generator_loss(model, len(views[0]), labels, rng)
 
     def discriminator_loss(
         self, model: Model, images: Tensor, labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         """Real against generated, for both discriminators, + λΓ; generated images take no gradient."""
-        latents = self._judged(model, len(images), labels, rng).to(images.device)
+        latents = self._draw(draw_pairs, model, len(images), labels, rng).to(images.device)
         with torch.no_grad():
             fakes = self.fakes(model, latents, rng)
         everything = torch.cat((images, fakes))
@@ -90,10 +90,10 @@ class Adversarial(Objective):
                 total = total + self.regularizer * gamma
         return total
 
-    def generator_loss(self, model: Model, count: int, rng: torch.Generator) -> Tensor:
+    def generator_loss(self, model: Model, count: int, labels: Tensor | None, rng: torch.Generator) -> Tensor:
         """Both discriminators are to take generated images for real; they themselves take no gradient."""
         device = next(model.parameters()).device
-        latents = draw_latents(count, self.latent_size(model), self.classes(model), rng).to(device)
+        latents = self._draw(draw_latents, model, count, labels, rng).to(device)
         total = torch.zeros((), device=device)
         with frozen(model, DISCRIMINATORS):
             fakes = self.generate(model, latents)
@@ -107,12 +107,19 @@ class Adversarial(Objective):
         """What discriminators learn to tell from real images."""
         return self.generate(model, latents)
 
-    def _judged(self, model: Model, count: int, labels: Tensor | None, rng: torch.Generator) -> Latents:
-        """What discriminators are to tell from real images with these labels."""
-        choices = self.choices(labels)
-        kinds = self.classes(model) if choices is None else len(choices)
-        latents = draw_pairs(count, self.latent_size(model), kinds, rng)
-        return latents if choices is None else replace(latents, labels=choices.cpu()[latents.labels])
+    def _draw(
+        self,
+        kind: Callable[[int, int, int, torch.Generator], Latents],
+        model: Model,
+        count: int,
+        labels: Tensor | None,
+        rng: torch.Generator,
+    ) -> Latents:
+        size, choices = self.latent_size(model), self.choices(labels)
+        if choices is None:
+            return kind(count, size, self.classes(model), rng)
+        drawn = kind(count, size, len(choices), rng)
+        return replace(drawn, labels=choices.cpu()[drawn.labels])
 
 
 def players(model: Model) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:

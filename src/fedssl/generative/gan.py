@@ -52,19 +52,16 @@ class ConditionalGAN(GAN):
     conditional: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
 
-    label_maps: Literal["private", "shared"] = Field(
+    label_maps: Literal["private", "shared", "none"] = Field(
         "private",
-        description="where the label's half of conditional batch normalisation lives: with the style's "
-        "(§4.1), or with the content that a label is",
+        description="where the label's half of conditional batch normalisation lives: with the client (§4.1) "
+        "or with the content that a label is; none: there is no such half, all of it is the style's",
     )
-
-    augmented: bool = Field(
-        False, description="the label joins z^c at the generator's input (§4.2), not only its normalisation"
-    )
-    judged_labels: Literal["all", "own"] = Field(
+    augmented: bool = Field(False, description="the label joins z^c at the generator's input (§4.2)")
+    drawn_labels: Literal["all", "own"] = Field(
         "all",
-        description="labels of the generated images that discriminators see: all alike (§4.2), or as often "
-        "as among the images of the client, so that none is fake for its label alone",
+        description="labels of the images that a client draws in training: all alike (§4.2), or as often as "
+        "among its own images, so that none is fake for its label alone",
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
@@ -73,17 +70,27 @@ class ConditionalGAN(GAN):
                 f"objective.name={self.name} needs labels of at least 2 classes, and the data have "
                 f"{classes}; choose a labelled data set, or objective.name=gan"
             )
+        if self.label_maps == "none" and not self.augmented:
+            raise ConfigError(
+                "objective.label_maps=none leaves the generator without labels: set objective.augmented=true"
+            )
         model = super().build(encoder, features, config, classes)
-        normalised = cast(Generator, model.part("generator")).normalised
-        role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
-        model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
+        if self.shares_normalisation:
+            normalised = cast(Generator, model.part("generator")).normalised
+            role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
+            model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
         return model
+
+    @property
+    def shares_normalisation(self) -> bool:
+        return self.label_maps != "none"
 
     def augmented_by(self, classes: int) -> int:
         return classes if self.augmented else 0
 
     def choices(self, labels: Tensor | None) -> Tensor | None:
-        return labels if self.judged_labels == "own" else None
+        return labels if self.drawn_labels == "own" else None
 
     def classes(self, model: Model) -> int:
-        return cast(LabelModulation, model.part("label_modulation")).maps.num_embeddings
+        embedding = cast(Critic, model.part("critic")).labels
+        return 0 if embedding is None else embedding.num_embeddings

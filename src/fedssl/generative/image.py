@@ -50,12 +50,17 @@ class ImageModel(Objective):
         generator = Generator(
             canvas.side, canvas.channels, self.features, self.latent, self.growth, self.patch, classes
         )
-        modulation = Modulation(generator.normalised, self.latent, self.conditional)
+        modulation = Modulation(generator.normalised, self.latent, self.shares_normalisation)
         return {
             "generator": Part(generator),
             "modulation": Part(modulation, Role.PRIVATE),
             "vectorizer": Part(Vectorizer(self.latent), Role.PRIVATE),
         }
+
+    @property
+    def shares_normalisation(self) -> bool:
+        """Whether half of the channels that the style could condition are conditioned on the label."""
+        return False
 
     def latent_size(self, model: Model) -> int:
         """The length of z^c, and of z^s."""
@@ -64,7 +69,7 @@ class ImageModel(Objective):
     def generate(self, model: Model, latents: Latents) -> Tensor:
         """Images, normalised like those that encoders see."""
         style = model.part("vectorizer")(latents.style)
-        by_label = model.part("label_modulation")(latents.labels) if self.conditional else []
+        by_label = model.part("label_modulation")(latents.labels) if self.shares_normalisation else []
         modulation = cast(Modulation, model.part("modulation"))
         normalise = conditional_norm(modulation.norms, modulation(style), by_label)
         drawn = model.part("generator")(latents.content, normalise, latents.labels)

@@ -194,7 +194,7 @@ class Generator(nn.Module):
         super().__init__()
         self.labels = nn.Embedding(classes, latent) if classes else None
         if self.labels is not None:  # weaker than z^c, which would otherwise not be listened to
-            nn.init.normal_(self.labels.weight, std=0.3)
+            nn.init.normal_(self.labels.weight, std=0.5)
         levels = sides(side // patch, 7)
         wide = widths(features, growth, len(levels))[::-1]
         self.patch, self.base, self.features = patch, levels[-1], features

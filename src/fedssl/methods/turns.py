@@ -101,9 +101,9 @@ class Turns(Method):
             optimizer.step()
             return loss.detach()
 
-        def deceive() -> Tensor:
+        def deceive(labels: Tensor | None) -> Tensor:
             with autocast(client.device, config.precision):
-                loss = objective.generator_loss(model, config.batch_size, draws)
+                loss = objective.generator_loss(model, config.batch_size, labels, draws)
             return step(loss, slow, generator)
 
         for positions in batches(len(client.images), config.batch_size, epochs, order):
@@ -115,11 +115,11 @@ class Turns(Method):
             judged += step(loss, fast, judges)
             steps, seen = steps + 1, seen + len(positions)
             if steps % self.discriminator_steps == 0:
-                deceived += deceive()
+                deceived += deceive(labels)
                 turns += 1
             client.check_deadline()
         if not turns:  # a round shorter than T_D would never train the generator
-            deceived, turns = deceive(), 1
+            deceived, turns = deceive(labels), 1
         client.notes["generator_loss"] = float(deceived) / turns
         mean = float(judged) / steps
         if not math.isfinite(mean + client.notes["generator_loss"]):
