@@ -42,7 +42,11 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     ),
     "peers": (
         "Against other frameworks",
-        ["peers.py", "peers.py --compile --flower 1:0:quickstart"],
+        [
+            "peers.py",
+            "peers.py --compile --flower 1:0:quickstart",
+            "peers.py --clients 6 --images 3072 --peers flower --workers 2 --flower 1:0:quickstart,2:0",
+        ],
     ),
     "wide-peers": (
         "The same, with a wide network",

@@ -275,7 +275,8 @@ def main() -> None:
         "flower " + setting.replace(":quickstart", " quickstart") for setting in options.flower.split(",")
     ]
     ours = ", ours compiled" if options.compile else ""
-    what = f"{options.encoder} width {options.width}{ours}"
+    workers = "" if options.workers == "1" else f", ours with {options.workers} workers"
+    what = f"{options.encoder} width {options.width}, {options.clients} clients{ours}{workers}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         prepare(options, folder)

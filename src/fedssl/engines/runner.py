@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from fedssl.methods.method import ENCODER
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.rng import derive, numpy_rng
-from fedssl.state import Broadcast, ClientMemory, State, Upload, distance, layer_distances, snapshot
+from fedssl.state import Broadcast, ClientMemory, State, Upload, layer_distances, snapshot
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,10 @@ class ClientRunner:
         if self.device.type != "cpu":
             state = {name: value.cpu() for name, value in state.items()}
         if self.encoder_parameters:
-            log["divergence"] = distance(client.received, state, self.encoder_parameters)
+            apart = layer_distances(client.received, state, self.encoder_parameters)
+            log["divergence"] = math.hypot(*apart.values())
             # d_w of Dec-SSL, §B.3: the sum over layers, of the backbone, which all objectives have.
-            log["drift"] = sum(layer_distances(client.received, state, self.backbone).values())
+            log["drift"] = sum(apart[name] for name in self.backbone)
         if self.remembered or values:
             kept = snapshot(self.model, self.remembered)
             self.memories.save(
