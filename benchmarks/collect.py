@@ -26,12 +26,10 @@ BEGIN, END = "<!-- {}: begin -->", "<!-- {}: end -->"
 
 # Files with their arguments, in the order of the page.
 PARTS: dict[str, tuple[str, list[str]]] = {
-    "throughput": (
-        "A run against its bare steps",
-        [
-            "throughput.py --encoders resnet8:16",
-            "throughput.py --encoders resnet18:64 --batch 32 --clients 2 --steps 12 --rounds 2",
-        ],
+    "throughput": ("A run against its bare steps", ["throughput.py --encoders resnet8:16"]),
+    "wide": (
+        "The same, with a wide network",
+        ["throughput.py --encoders resnet18:64 --batch 32 --clients 2 --steps 12 --rounds 2"],
     ),
     "longer": (
         "The same, with longer rounds",
@@ -49,7 +47,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "wide-peers": (
-        "The same, with a wide network",
+        "Other frameworks, with a wide network",
         [
             "peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 "
             "--flower 1:0:quickstart,1:0"
