@@ -53,9 +53,10 @@ PARTS: dict[str, tuple[str, list[str]]] = {
             "--flower 1:0:quickstart,1:0"
         ],
     ),
-    "methods": ("What methods cost", ["methods.py"]),
+    "methods": ("What methods cost", ["methods.py --against fedavg"]),
+    "passes": ("What methods cost beside their passes", ["methods.py --against passes --rounds 1"]),
     "clients": ("Many clients", ["clients.py"]),
-    "workers": ("Two worker processes", ["workers.py --rounds 3"]),
+    "workers": ("Two worker processes", ["workers.py --rounds 3 --encoders resnet8:4,resnet8:16"]),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),
     "embed": (

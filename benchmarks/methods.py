@@ -8,6 +8,7 @@ the projector and a loss of their own (its style extraction, once in a client's 
 starts). Those passes are made on tensors that lie ready, with nothing else. Everything takes turns.
 
     python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 16] [--rounds 2]
+                                 [--against fedavg,passes]
 """
 
 from __future__ import annotations
@@ -129,12 +130,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--steps", type=int, default=16, help="of a client in a round")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--against", default="fedavg,passes")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         file = random_images(folder, CLIENTS * options.steps * 128)
-        report([*against_fedavg(options, file, folder), *against_passes(options, file, folder)])
-
-
-if __name__ == "__main__":
-    main()
+        measures = {"fedavg": against_fedavg, "passes": against_passes}
+        for name in options.against.split(","):
+            report(measures[name](options, file, folder))
