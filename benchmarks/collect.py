@@ -120,7 +120,7 @@ def main() -> None:
     for name in options.only.split(","):
         try:
             text = section(name)
-        except subprocess.CalledProcessError:  # the others may well be measured
+        except (subprocess.CalledProcessError, FileNotFoundError):  # the others may well be measured
             failed.append(name)
             continue
         page = options.page.read_text(encoding="utf-8") if options.page.exists() else "# Speed\n"

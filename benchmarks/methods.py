@@ -138,3 +138,7 @@ def main() -> None:
         measures = {"fedavg": against_fedavg, "passes": against_passes}
         for name in options.against.split(","):
             report(measures[name](options, file, folder))
+
+
+if __name__ == "__main__":
+    main()
