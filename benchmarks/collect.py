@@ -40,10 +40,13 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     ),
     "peers": (
         "Against other frameworks",
+        ["peers.py", "peers.py --compile --flower 1:0:quickstart"],
+    ),
+    "paired-peers": (
+        "Other frameworks, with two clients at once",
         [
-            "peers.py",
-            "peers.py --compile --flower 1:0:quickstart",
-            "peers.py --clients 6 --images 3072 --peers flower --workers 2 --flower 1:0:quickstart,2:0",
+            "peers.py --clients 6 --images 3072 --peers flower --workers 2 --flower 1:0:quickstart,2:0 "
+            "--repeat 1"
         ],
     ),
     "wide-peers": (
