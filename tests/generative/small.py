@@ -31,6 +31,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "objective": {"name": "conditional-gan", **SIZE},
         "partition": {"scheme": "label-drop", "clients": 2},
     },
+    "lens": {
+        **IMAGES,
+        "objective": {"name": "conditional-gan", **SIZE, "augmented": True, "lens": 1},
+        "partition": {"scheme": "label-drop", "clients": 2},
+    },
     "vae": {**IMAGES, "objective": {"name": "vae", **SIZE}},
     "linear-gan": {
         **COMMON,

@@ -30,7 +30,7 @@ def batch(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(shape, generator=rng), torch.randint(10, (6,), generator=rng)
 
 
-ADVERSARIAL = ["gan", "conditional-gan", "linear-gan"]
+ADVERSARIAL = ["gan", "conditional-gan", "lens", "linear-gan"]
 
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
@@ -116,7 +116,7 @@ def test_what_is_content_is_shared_and_what_is_style_is_private() -> None:
         private = {part for part, role in model.roles.items() if role is Role.PRIVATE}
         style = {part for part in model.roles if part.startswith("style_")} | {"vectorizer"}
         assert private == style | ({"modulation"} & set(model.roles)) | (
-            {"label_modulation"} & set(model.roles)
+            {"label_modulation", "lens"} & set(model.roles)
         )
     _, model = made("conditional-gan", **{"objective.label_maps": "shared"})
     assert model.roles["label_modulation"] is Role.SHARED

@@ -26,7 +26,7 @@ from fedssl.state import Broadcast, ClientMemory, ServerState
 from tests.generative.small import KINDS
 
 # By hand, and not from the model's own roles: what PaDPaF keeps at home (section 4.1).
-PRIVATE = ("style_", "vectorizer.", "modulation.", "label_modulation.")
+PRIVATE = ("style_", "vectorizer.", "modulation.", "label_modulation.", "lens.")
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", ".u")
 
 

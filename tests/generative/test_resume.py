@@ -55,7 +55,7 @@ def assert_same(a: Path, b: Path) -> None:
         assert torch.equal(value, second[name]), name
 
 
-@pytest.mark.parametrize("kind", ["gan", "vae"])
+@pytest.mark.parametrize("kind", ["gan", "vae", "lens"])
 def test_stopping_after_every_round_changes_nothing(kind: str, tmp_path: Path) -> None:
     keys = {"rounds": 3, "checkpoint.every": 1}
     whole = run_of(kind, tmp_path / "whole", **keys)

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedssl.data.federation import ClientImages
 from fedssl.generative.losses import (
     Kind,
     Latents,
@@ -27,7 +28,7 @@ from fedssl.objectives.objective import Objective
 
 # Parts of the model, by who trains them.
 DISCRIMINATORS = ("encoder", "critic", "projector", "style_encoder", "style_critic", "style_projector")
-GENERATORS = ("generator", "label_modulation", "modulation", "vectorizer")
+GENERATORS = ("generator", "label_modulation", "modulation", "vectorizer", "lens")
 
 
 class Adversarial(Objective):
@@ -61,6 +62,12 @@ class Adversarial(Objective):
     def choices(self, labels: Tensor | None) -> Tensor | None:
         """What the labels of generated images are drawn from, given those of a real batch; none: all."""
         return None
+
+    def prepare(
+        self, model: Model, images: ClientImages, round: int, rng: torch.Generator
+    ) -> dict[str, float]:
+        """What happens before a client trains, by other means than gradients; numbers for its log."""
+        return {}
 
     # --- the game -----------------------------------------------------------------------------------
 

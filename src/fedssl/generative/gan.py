@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal, cast
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedssl.config import ModelConfig
+from fedssl.data.federation import ClientImages
 from fedssl.errors import ConfigError
 from fedssl.generative.adversarial import Adversarial
 from fedssl.generative.image import ImageModel, canvas_of
+from fedssl.generative.lens import Lens, agreement, means, placed
+from fedssl.generative.losses import draw_latents
 from fedssl.generative.networks import Critic, Generator, LabelModulation, build_projector
 from fedssl.models.model import Model, Part, Role
+
+COMPARED = 256  # images that say how to hold a lens
 
 
 class GAN(ImageModel, Adversarial):
@@ -63,6 +71,12 @@ class ConditionalGAN(GAN):
         description="labels of the images that a client draws in training: all alike (§4.2), or as often as "
         "among its own images, so that none is fake for its label alone",
     )
+    lens: int = Field(
+        0,
+        ge=0,
+        description="a style also turns, zooms and flips what is drawn, through a private lens; from this "
+        "round on the client looks for the right way to hold it; 0: no lens",
+    )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         if classes < 2:
@@ -74,12 +88,42 @@ class ConditionalGAN(GAN):
             raise ConfigError(
                 "objective.label_maps=none leaves the generator without labels: set objective.augmented=true"
             )
+        if self.lens and not self.augmented:
+            raise ConfigError(
+                "objective.lens compares what is drawn of each label without a style, and only "
+                "objective.augmented=true tells the generator the label then"
+            )
         model = super().build(encoder, features, config, classes)
         if self.shares_normalisation:
             normalised = cast(Generator, model.part("generator")).normalised
             role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
             model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
+        if self.lens:
+            model.add("lens", Part(Lens(self.latent), Role.PRIVATE))
         return model
+
+    @torch.no_grad()
+    def prepare(
+        self, model: Model, images: ClientImages, round: int, rng: torch.Generator
+    ) -> dict[str, float]:
+        """Hold the lens so that what the shared generator draws looks like the client's own images.
+
+        It draws without the client's style, which has learned to do what a lens held wrongly does not.
+        """
+        if not model.has("lens"):
+            return {}
+        lens = cast(Lens, model.part("lens"))
+        if round >= self.lens:
+            x, labels = images.batch(torch.randint(len(images), (COMPARED,), generator=rng))
+            device = lens.way.device
+            latents = replace(draw_latents(COMPARED, self.latent, 0, rng), labels=labels).to(device)
+            drawn = model.part("generator")(latents.content, _without_style, latents.labels)
+            said = lens.said(model.part("vectorizer")(latents.style))
+            seen = placed((drawn + 1) / 2, said[:, :4])
+            real = x.to(device, torch.float32).permute(0, 3, 1, 2)
+            assert latents.labels is not None  # the objective needs them
+            lens.hold(agreement(*(means(each, latents.labels) for each in (drawn, seen, real))))
+        return {"lens": float(lens.way)}
 
     @property
     def shares_normalisation(self) -> bool:
@@ -94,3 +138,8 @@ class ConditionalGAN(GAN):
     def classes(self, model: Model) -> int:
         embedding = cast(Critic, model.part("critic")).labels
         return 0 if embedding is None else embedding.num_embeddings
+
+
+def _without_style(layer: int, x: Tensor) -> Tensor:
+    """Batch normalisation as every style begins: gain 1, bias 0, and statistics of this batch alone."""
+    return F.batch_norm(x, None, None, training=True)

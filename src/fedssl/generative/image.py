@@ -73,6 +73,8 @@ class ImageModel(Objective):
         modulation = cast(Modulation, model.part("modulation"))
         normalise = conditional_norm(modulation.norms, modulation(style), by_label)
         drawn = model.part("generator")(latents.content, normalise, latents.labels)
+        if model.has("lens"):
+            drawn = model.part("lens")(drawn, style)
         return canvas_of(model).normalised(drawn)
 
     def _trunk(self, canvas: Canvas, features: int) -> tuple[Trunk, dict[str, Any]]:

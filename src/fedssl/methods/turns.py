@@ -89,6 +89,8 @@ class Turns(Method):
         fast = Optimizer(list(judges.values()), config, rate * self.discriminator_rate, betas)
         order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
         model.train()
+        beginning = client.rng(f"{purpose}/prepare")
+        client.notes |= objective.prepare(model, client.images, client.round, beginning)
         judged, deceived = torch.zeros((), device=client.device), torch.zeros((), device=client.device)
         steps = turns = seen = 0
 
