@@ -132,10 +132,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--against", default="fedavg,passes")
     options = parser.parse_args()
+    measures = {"fedavg": against_fedavg, "passes": against_passes}
+    if unknown := set(options.against.split(",")) - set(measures):
+        parser.error(f"--against {', '.join(sorted(unknown))}: there are {', '.join(measures)}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         file = random_images(folder, CLIENTS * options.steps * 128)
-        measures = {"fedavg": against_fedavg, "passes": against_passes}
         for name in options.against.split(","):
             report(measures[name](options, file, folder))
 
