@@ -128,24 +128,29 @@ class Views:
             )
         if set(self.views) == {View()}:
             return [plain(images, self.mean, self.std) for _ in self.views]
-        device = images.device
-        draw = self.sampler(len(images), rng, device)
-        results = torch.empty(len(self.views), *images.shape, device=device)
+        results = torch.empty(len(self.views), *images.shape, device=images.device)
+        with torch.inference_mode():  # nothing takes a gradient here, and calls cost less where none can
+            self._fill(results, images, rng)
+        return list(results.permute(0, 1, 4, 2, 3))
+
+    def _fill(self, results: Tensor, images: Tensor, rng: torch.Generator) -> None:
+        """All views [V, B, H, W, C] of the images, part by part."""
+        draw = self.sampler(len(images), rng, images.device)
         step = len(images) or 1
-        if device.type == "cpu":
+        if images.device.type == "cpu":
             step = max(1, self.PIXELS * torch.get_num_threads() // (self.size[0] * self.size[1]))
         for start in range(0, len(images), step):
             part = slice(start, start + step)
-            make(self.views, images[part].to(torch.float32).mul_(1 / 255), draw.part(part), results[:, part])
-            torch.add(self.shift, results[:, part], alpha=self.scale, out=results[:, part])
-        return list(results.permute(0, 1, 4, 2, 3))
+            out = results[:, part]
+            make(self.views, images[part].to(torch.float32), draw.part(part), out)
+            torch.add(self.shift, out, alpha=self.scale, out=out)
 
 
 @dataclass(frozen=True)
 class Draw:
     """The random parameters of V views of every image of a batch. Masks stay on the CPU."""
 
-    rows: geometry.Taps  # [V, B, H, 2]: of which rows of the image those of the view are made
+    rows: geometry.Taps  # [V, B, H, 2]: of which rows of the image, 255 is white, those of the view are made
     columns: geometry.Taps  # [V, B, W, 2]
     order: list[list[int]]  # of the four steps of the jitter, for each view
     factors: Tensor  # [4, V, B]: of brightness, contrast, saturation and hue
@@ -205,7 +210,7 @@ class Sampler:
             )
         )
         return Draw(
-            rows=_on(device, rows),
+            rows=_on(device, geometry.Taps(rows.which, rows.weight.mul_(1 / 255))),
             columns=_on(device, columns),
             order=order,
             factors=torch.where(jittered, strength[:4], self.unchanged).to(device),
@@ -223,7 +228,7 @@ JITTER = (colour.brightness_, colour.contrast_, colour.saturation_, colour.hue_)
 
 
 def make(views: Sequence[View], images: Tensor, draw: Draw, out: Tensor) -> None:
-    """All views of images [N, H, W, C] in [0, 1], into `out` [V, N, H, W, C]."""
+    """All views of images [N, H, W, C] in [0, 255], into `out` [V, N, H, W, C] in [0, 1]."""
     x = geometry.sample(images, draw.rows, draw.columns)
     for index, view in enumerate(views):
         recolour_(x[index], view, draw, index)
