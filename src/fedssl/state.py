@@ -68,8 +68,8 @@ def snapshot(module: nn.Module, names: Iterable[str] | None = None) -> State:
 def restore(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy tensors into a module in place; names it does not have are an error."""
     own = module.state_dict()
-    for name, value in state.items():
-        own[name].copy_(value)
+    if state:  # lists must not be empty
+        torch._foreach_copy_([own[name] for name in state], list(state.values()))
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]) -> float:

@@ -94,8 +94,9 @@ def plain(images: Tensor, mean: float, std: float) -> Tensor:
 class Views:
     """Makes `num_views` views of a batch; if the recipe has fewer, they take turns."""
 
-    # Pixels of one colour that a thread works on at a time: as many as stay in its cache (CPU only).
-    PIXELS = 1 << 16
+    # Pixels of one colour in one view that a thread works on at a time (CPU only): enough for calls to cost
+    # little beside the work, and few enough to stay in a cache.
+    PIXELS = 1 << 17
 
     def __init__(
         self,
@@ -114,6 +115,7 @@ class Views:
         chosen = recipe(default_recipe if config.recipe == "auto" else config.recipe, min(size))
         self.views = tuple(override(chosen[i % len(chosen)], config) for i in range(num_views))
         self.size, self.channels, self.mean, self.std = size, channels, mean, std
+        self.shift, self.scale = torch.tensor(-mean / std), 1 / std
         self.sampler = Sampler(self.views, size)
 
     def __call__(self, images: Tensor, rng: torch.Generator) -> list[Tensor]:
@@ -126,33 +128,50 @@ class Views:
             )
         if set(self.views) == {View()}:
             return [plain(images, self.mean, self.std) for _ in self.views]
-        device = images.device
-        draw = self.sampler(len(images), rng, device)
-        results = [torch.empty(images.shape, device=device) for _ in self.views]
+        results = torch.empty(len(self.views), *images.shape, device=images.device)
+        with torch.inference_mode():  # nothing takes a gradient here, and calls cost less where none can
+            self._fill(results, images, rng)
+        return list(results.permute(0, 1, 4, 2, 3))
+
+    def _fill(self, results: Tensor, images: Tensor, rng: torch.Generator) -> None:
+        """All views [V, B, H, W, C] of the images, part by part."""
+        draw = self.sampler(len(images), rng, images.device)
         step = len(images) or 1
-        if device.type == "cpu":
+        if images.device.type == "cpu":
             step = max(1, self.PIXELS * torch.get_num_threads() // (self.size[0] * self.size[1]))
         for start in range(0, len(images), step):
             part = slice(start, start + step)
-            source = plain(images[part], 0, 1)
-            for index, (view, result) in enumerate(zip(self.views, results, strict=True)):
-                x = make(view, source, draw, index, part)
-                result[part].copy_(x.mul_(1 / self.std).sub_(self.mean / self.std).permute(0, 2, 3, 1))
-        return [result.permute(0, 3, 1, 2) for result in results]
+            out = results[:, part]
+            make(self.views, images[part].to(torch.float32), draw.part(part), out)
+            torch.add(self.shift, out, alpha=self.scale, out=out)
 
 
 @dataclass(frozen=True)
 class Draw:
     """The random parameters of V views of every image of a batch. Masks stay on the CPU."""
 
-    rows: Tensor  # [V, B, H]: where the rows of the view lie in the image (see geometry.positions)
-    columns: Tensor  # [V, B, W]
+    rows: geometry.Taps  # [V, B, H, 2]: of which rows of the image, 255 is white, those of the view are made
+    columns: geometry.Taps  # [V, B, W, 2]
     order: list[list[int]]  # of the four steps of the jitter, for each view
     factors: Tensor  # [4, V, B]: of brightness, contrast, saturation and hue
     grey: Tensor  # [V, B], bool
-    blur: Tensor
-    sigma: Tensor  # [V, B]
-    solarize: Tensor
+    sigma: Tensor  # [V, B], of the blur
+    solarize: Tensor  # [V, B], bool
+
+    def part(self, images: slice) -> Draw:
+        """The parameters of some images of the batch."""
+        return Draw(
+            rows=geometry.Taps(*(each[:, images] for each in self.rows)),
+            columns=geometry.Taps(*(each[:, images] for each in self.columns)),
+            order=self.order,
+            factors=self.factors[:, :, images],
+            grey=self.grey[:, images],
+            sigma=self.sigma[:, images],
+            solarize=self.solarize[:, images],
+        )
+
+
+SHARP = 1e-3  # a standard deviation, in pixels, that leaves every pixel exactly as it is
 
 
 class Sampler:
@@ -182,45 +201,57 @@ class Sampler:
         order = torch.rand(self.views, 4, generator=rng).argsort(1).tolist()
         flip, jittered, grey, blur, solarize = chance < self.chances
         strength = strength * self.span + self.low
-        top, left, height, width = self.crops(crop)
-        down, right = (shift * (2 * self.margin + 1)).floor_().minimum(2 * self.margin).sub_(self.margin)
-        rows = geometry.positions(top + down, height, self.size[0])
-        columns = geometry.positions(left + right, width, self.size[1])
+        corners, sides = self.crops(crop).chunk(2)
+        shift = (shift * (2 * self.margin + 1)).floor_().minimum(2 * self.margin).sub_(self.margin)
+        rows, columns = (
+            geometry.resized(start, length, mirrored, side)
+            for start, length, mirrored, side in zip(
+                corners + shift, sides, (torch.zeros_like(flip), flip), self.size, strict=True
+            )
+        )
         return Draw(
-            rows=rows.to(device),
-            columns=torch.where(flip[..., None], columns.flip(-1), columns).to(device),
+            rows=_on(device, geometry.Taps(rows.which, rows.weight.mul_(1 / 255))),
+            columns=_on(device, columns),
             order=order,
             factors=torch.where(jittered, strength[:4], self.unchanged).to(device),
             grey=grey,
-            blur=blur,
-            sigma=strength[4].to(device),
+            sigma=torch.where(blur, strength[4], SHARP).to(device),
             solarize=solarize,
         )
+
+
+def _on(device: torch.device, taps: geometry.Taps) -> geometry.Taps:
+    return geometry.Taps(*(part.to(device) for part in taps))
 
 
 JITTER = (colour.brightness_, colour.contrast_, colour.saturation_, colour.hue_)
 
 
-def make(view: View, source: Tensor, draw: Draw, index: int, part: slice) -> Tensor:
-    """View number `index` of images [N, C, H, W] in [0, 1], which are `part` of the batch."""
-    x = geometry.sample(source, draw.rows[index, part], draw.columns[index, part])
+def make(views: Sequence[View], images: Tensor, draw: Draw, out: Tensor) -> None:
+    """All views of images [N, H, W, C] in [0, 255], into `out` [V, N, H, W, C] in [0, 1]."""
+    x = geometry.sample(images, draw.rows, draw.columns)
+    for index, view in enumerate(views):
+        recolour_(x[index], view, draw, index)
+    blurred = any(view.blur for view in views)
+    out.copy_(geometry.blur(x, draw.sigma) if blurred else x.transpose(2, 4))
+    for view, result, solarize in zip(views, out, draw.solarize, strict=True):
+        if view.solarize:
+            _some(result, solarize, colour.solarize_)
+
+
+def recolour_(x: Tensor, view: View, draw: Draw, index: int) -> None:
+    """Jitter and greyscale of view number `index`, [N, C, W, H]."""
     if view.grey and view.grey_first:
-        _some(x, draw.grey[index, part], lambda chosen, _: colour.greyscale_(chosen))
+        _some(x, draw.grey[index], colour.greyscale_)
     for step in draw.order[index]:
         if view.jitter[step]:
-            JITTER[step](x, draw.factors[step, index, part])
+            JITTER[step](x, draw.factors[step, index])
     if view.grey and not view.grey_first:
-        _some(x, draw.grey[index, part], lambda chosen, _: colour.greyscale_(chosen))
-    if view.blur:
-        sigma = draw.sigma[index, part]
-        _some(x, draw.blur[index, part], lambda chosen, which: geometry.blur(chosen, sigma[which]))
-    if view.solarize:
-        _some(x, draw.solarize[index, part], lambda chosen, _: colour.solarize_(chosen))
-    return x
+        _some(x, draw.grey[index], colour.greyscale_)
 
 
-def _some(x: Tensor, chosen: Tensor, step: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Do `step` to the chosen [N] images only; it is told their indices too."""
+def _some(x: Tensor, chosen: Tensor, step: Callable[[Tensor], Tensor]) -> None:
+    """Do `step` to the chosen [N] images only."""
     which = chosen.nonzero().squeeze(1).to(x.device)
     if len(which):
-        x.index_copy_(0, which, step(x.index_select(0, which), which))
+        x.index_copy_(0, which, step(x.index_select(0, which)))

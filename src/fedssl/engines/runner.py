@@ -82,7 +82,7 @@ class ClientRunner:
         began = time.monotonic()
         try:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derive(self.config.seed, task.round, task.client, "global"))
+                self._seed(task)
                 outcome = self._run(task, began)
         except FedsslError:
             raise
@@ -117,7 +117,7 @@ class ClientRunner:
     def adapt(self, task: Task, epochs: float) -> Model:
         """The model that a client makes of this task in so many epochs, at the rate of the last round."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.config.seed, task.round, task.client, "global"))
+            self._seed(task)
             client = self._received(task)
             client.round = self.config.rounds
             client.config = client.config.model_copy(update={"epochs": epochs})
@@ -126,6 +126,15 @@ class ClientRunner:
             except ClientFailure as failure:
                 raise RunError(f"client {task.client} cannot be trained: {failure}") from failure
         return self.model
+
+    def _seed(self, task: Task) -> None:
+        """For whatever draws from PyTorch's global generators: dropout, layers that a method builds."""
+        seed = derive(self.config.seed, task.round, task.client, "global")
+        if self.device.type == "cpu":
+            # torch.manual_seed also notes the seed, with a stack trace, for a GPU that may never be used.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _received(self, task: Task) -> Client:
         client, memory = self.client(task), self.memories.load(task.client, task.memory_round)
@@ -154,24 +163,23 @@ class ClientRunner:
         log = method.receive(client, self._completed(task.broadcast, memory), memory)
         training = method.train(client)
         values = method.remember(client, memory)
-        state = snapshot(self.model, self.shared)
-        if self.device.type != "cpu":
-            state = {name: value.cpu() for name, value in state.items()}
+        remembers = bool(self.remembered or values)
+        copies = snapshot(self.model, dict.fromkeys([*self.shared, *self.remembered]))
+        copies = {name: value.cpu() for name, value in copies.items()}
+        state = {name: copies[name] for name in self.shared}
         if self.encoder_parameters:
             apart = layer_distances(client.received, state, self.encoder_parameters)
             log["divergence"] = math.hypot(*apart.values())
             # d_w of Dec-SSL, §B.3: the sum over layers, of the backbone, which all objectives have.
             log["drift"] = sum(apart[name] for name in self.backbone)
-        if self.remembered or values:
-            kept = snapshot(self.model, self.remembered)
-            self.memories.save(
-                task.client, task.round, ClientMemory({n: t.cpu() for n, t in kept.items()}, values)
-            )
+        if remembers:
+            kept = {name: copies[name] for name in self.remembered}
+            self.memories.save(task.client, task.round, ClientMemory(kept, values))
         upload = Upload(task.client, state, len(client.images), training.loss, log)
         upload = self.config.aggregation.on_client(
             {name: client.received[name] for name in self.shared}, upload, self.statistics, task.round
         )
-        return Outcome(task.client, upload, views=training.views, remembers=bool(self.remembered or values))
+        return Outcome(task.client, upload, views=training.views, remembers=remembers)
 
 
 def find_device(name: str) -> torch.device:

@@ -58,8 +58,7 @@ class Client:
                 while source in sources and source not in given:
                     source = sources[source]
                 rest[name] = given.get(source, value)
-        restore(self.model, given)
-        restore(self.model, rest)
+        restore(self.model, {**given, **rest})
 
     def check_deadline(self) -> None:
         if time.monotonic() > self.deadline:

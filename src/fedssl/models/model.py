@@ -101,5 +101,4 @@ class Model(nn.Module):
         `target` with `copy_of=("encoder", "projector")` holds `target.encoder.…`, `target.projector.…`;
         a copy of a whole model holds copies of copies (`personal.target.encoder.…`).
         """
-        names = self.names_under(self.copies)
-        return {name: name.split(".", 1)[1] for name in names}
+        return {f"{part}.{name}": name for part in self.copies for name in self.part(part).state_dict()}
