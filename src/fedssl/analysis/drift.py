@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fedssl.checkpoint import Checkpoints
+from fedssl.engines.loop import draw_clients, planned
 from fedssl.engines.tasks import Task
 from fedssl.errors import RunError
 from fedssl.evaluation.protocols import Finished, bring_back
@@ -111,10 +112,12 @@ def _run_again(
             f"{runner.remembered[0]} and more, and the memories of the round before are not kept"
         )
     before = checkpoints.load(number - 1) if number > 1 else finished.models.first_server()
-    found = {}
+    federation = runner.federation
+    drawn = draw_clients(config.participation, federation.clients, config.seed, number)
+    plan, found = planned(config, federation, number, *drawn), {}
     for client in [row["client"] for row in line["clients"]]:
         broadcast = config.method.broadcast(config.engine.at(before, client), client, number)
-        outcome = runner.run(Task(number, client, broadcast))
+        outcome = runner.run(Task(number, client, broadcast, threads=plan[client].threads))
         if outcome.upload is None:
             raise RunError(f"client {client} failed when round {number} was run again: {outcome.failure}")
         found[client] = outcome.upload.state
