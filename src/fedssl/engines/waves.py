@@ -1,14 +1,15 @@
 """How many threads each client of a round trains with, and in which order clients begin.
 
-Clients train in waves: those of a wave train at the same time and share all threads. A client that would be
-alone at the end of a round, or that is larger than others together, so gets the threads of workers that would
-have nothing to do. Convolutions round differently with another number of threads, so the plan depends on
-`engine.threads`, `engine.wave` and the numbers of images alone: not on how many workers there are, nor on
-which of them is idle at a moment.
+Most clients train `engine.wave` at a time with `engine.threads` each. Fewer at a time share the same threads:
+one that would be left over at the end of a round, or that others would wait for, gets the threads of workers
+that would have nothing to do. Convolutions round differently with another number of threads, so the plan
+depends on these two settings and the numbers of images alone: not on how many workers there are, nor on which
+of them is idle at a moment.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,34 +29,48 @@ class Place:
 
 
 def places(images: Sequence[int], threads: int, wave: int) -> list[Place]:
-    """The plan for clients with so many images each: `wave` of them at once, each with so many threads."""
+    """The plan for clients with so many images each."""
     found: dict[int, Place] = {}
     for first in range(0, len(images), WINDOW * wave):
-        for together in waves(images[first : first + WINDOW * wave], threads, wave):
-            share = threads * wave // len(together)
+        sharing, others = waves(images[first : first + WINDOW * wave], threads, wave)
+        for together in sharing:
             for client in together:
-                found[first + client] = Place(share, len(found))
+                found[first + client] = Place(threads * wave // len(together), len(found))
+        for client in others:
+            found[first + client] = Place(threads, len(found))
     return [found[client] for client in range(len(images))]
 
 
-def waves(images: Sequence[int], threads: int, wave: int) -> list[list[int]]:
-    """Clients, the largest first, cut into waves so that the round takes the least time."""
+def waves(images: Sequence[int], threads: int, wave: int) -> tuple[list[list[int]], list[int]]:
+    """Waves of fewer clients, and those that train `wave` at a time; the largest first.
+
+    The largest clients are in small waves, as many of them as make the round shortest.
+    """
     order = sorted(range(len(images)), key=lambda client: (-images[client], client))
+    sizes = [images[client] for client in order]
     # In whole numbers, which round nowhere: where two plans take the same time, every machine takes the same.
-    pace = [
-        round(1000 * (threads * wave / (threads * wave // size)) ** SPEEDUP) for size in range(1, wave + 1)
-    ]
-    best = [(0, 0)]  # for the first clients of the order: how long they take, and the size of their last wave
+    total = threads * wave
+    pace = [round(1000 * (total / (total // size)) ** SPEEDUP) for size in range(1, wave + 1)]
+    best = [(0, 0)]  # of the largest clients in small waves: how long they take, and how many the last has
     for end in range(1, len(order) + 1):
         best.append(
             min(
-                (best[end - size][0] + images[order[end - size]] * pace[size - 1], size)
-                for size in range(1, min(wave, end) + 1)
+                (best[end - size][0] + sizes[end - size] * pace[size - 1], size)
+                for size in range(1, min(max(1, wave - 1), end) + 1)
             )
         )
-    found: list[list[int]] = []
-    while order:
-        size = best[len(order)][1]
-        found.append(order[-size:])
-        del order[-size:]
-    return found[::-1]
+    end = min(range(len(best)), key=lambda end: best[end][0] + pace[-1] * longest(sizes[end:], wave))
+    sharing, others = list[list[int]](), order[end:]
+    while end:
+        size = best[end][1]
+        sharing.insert(0, order[end - size : end])
+        end -= size
+    return sharing, others
+
+
+def longest(sizes: Sequence[int], wave: int) -> int:
+    """What the busiest of so many workers has to do if whoever is done takes the next client."""
+    loads = [0] * wave
+    for size in sizes:
+        heapq.heapreplace(loads, loads[0] + size)
+    return max(loads)

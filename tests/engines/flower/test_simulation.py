@@ -55,7 +55,7 @@ def test_a_ray_that_runs_already_gives_the_same_bits(tmp_path, monkeypatch, runn
 
 
 def test_clients_share_threads_on_ray_as_they_do_here(tmp_path, monkeypatch, running_ray):
-    """The third of three clients trains with two threads, wherever it does."""
+    """The first of three clients trains with two threads, wherever it does."""
     monkeypatch.setenv("RAY_ADDRESS", running_ray)
     keys = {"model.width": 16, "engine.wave": 2}
     local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
