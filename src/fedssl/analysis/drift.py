@@ -101,6 +101,8 @@ def _run_again(
     finished: Finished, checkpoints: Checkpoints, number: int, line: dict[str, Any]
 ) -> dict[int, State]:
     runner, config = finished.models.runner, finished.trained
+    if not config.engine.sees_clients:
+        raise RunError(f"the local models of round {number} cannot be made anew: the images are at the sites")
     if number > 1 and number - 1 not in checkpoints.rounds():
         raise RunError(
             f"local models of round {number} are made anew from the checkpoint of round {number - 1}, and "
