@@ -59,7 +59,10 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     "methods": ("What methods cost", ["methods.py --against fedavg"]),
     "passes": ("What methods cost beside their passes", ["methods.py --against passes --rounds 1"]),
     "clients": ("Many clients", ["clients.py"]),
-    "workers": ("Two worker processes", ["workers.py --rounds 3 --encoders resnet8:4,resnet8:16"]),
+    "workers": (
+        "Two worker processes",
+        ["workers.py --rounds 3", "workers.py --rounds 3 --clients 5,6 --partitions dirichlet"],
+    ),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),
     "embed": (

@@ -1,8 +1,11 @@
-"""Rounds with two worker processes of one thread each, against one process with all cores.
+"""Rounds with two worker processes that share the cores, against one process with all of them.
 
-    python benchmarks/workers.py [--clients 5,6] [--encoders resnet8:4,resnet8:16,resnet18:16] [--rounds 5]
+    python benchmarks/workers.py [--clients 1,2,3,5,6] [--encoders resnet8:4,resnet8:16] [--rounds 5]
+                                 [--partitions iid,dirichlet]
 
-An odd number of clients leaves one of the workers without work at the end of a round.
+Clients of a wave share all threads (engine.wave), so that one that is left over at the end of a round has all
+cores. The first two rounds do not count: in the first, workers still import PyTorch. Clients of `dirichlet`
+have very different numbers of images.
 """
 
 from __future__ import annotations
@@ -15,42 +18,42 @@ from pacing import config_of, in_turns, random_images, ratio, whole_run
 from ratios import Ratio, report
 
 
-def measure(clients: int, encoder: str, width: int, rounds: int, folder: Path) -> list[Ratio]:
+def measure(clients: int, encoder: str, width: int, partition: str, rounds: int, folder: Path) -> Ratio:
     file = random_images(folder, clients * 384)
-    settings = {"partition__clients": clients, "model__encoder": encoder, "model__width": width}
-    engines = {"one process, all threads": (1, 0), "one process, one thread": (1, 1), "two workers": (2, 1)}
+    settings = {"partition": partition, "partition__clients": clients}
+    settings |= {"model__encoder": encoder, "model__width": width}
     runs = {
-        name: whole_run(
-            config_of(file, **settings, engine__workers=workers, engine__threads=threads),
-            folder / f"{clients}-{encoder}-{width}-{workers}-{threads}",
+        f"{workers} processes": whole_run(
+            config_of(file, **settings, engine__workers=workers),
+            folder / f"{clients}-{encoder}-{width}-{partition}-{workers}",
         )
-        for name, (workers, threads) in engines.items()
+        for workers in (1, 2)
     }
-    seconds = in_turns(runs, rounds)
-    return [
-        Ratio(
-            f"a round with two workers against {name}, {clients} clients, {encoder} width {width}",
-            ratio(seconds["two workers"], seconds[name]),
-            most=1.0,
-        )
-        for name in list(engines)[:2]
-    ]
+    one, two = in_turns(runs, rounds).values()
+    return Ratio(
+        f"a round with two workers against one process, all threads, {clients} {partition} clients, "
+        f"{encoder} width {width}",
+        ratio(two, one),
+        most=1.0,
+        note=f"{sum(two[-rounds:]) / rounds:.2f} and {sum(one[-rounds:]) / rounds:.2f} s",
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clients", default="5,6")
-    parser.add_argument("--encoders", default="resnet8:4,resnet8:16,resnet18:16", help="with their widths")
+    parser.add_argument("--clients", default="1,2,3,5,6")
+    parser.add_argument("--encoders", default="resnet8:4,resnet8:16", help="with their widths")
+    parser.add_argument("--partitions", default="iid", help="how images are dealt")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         report(
-            ratio
+            measure(int(clients), encoder, int(width), partition, options.rounds, Path(temporary))
+            for partition in options.partitions.split(",")
             for clients in options.clients.split(",")
             for encoder, _, width in (word.partition(":") for word in options.encoders.split(","))
-            for ratio in measure(int(clients), encoder, int(width), options.rounds, Path(temporary))
         )
 
 

@@ -11,8 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedssl.allocator import freed_memory_kept
 from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config
@@ -28,6 +26,7 @@ from fedssl.models.describe import described
 from fedssl.report.listener import Listener, RunInfo
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState
+from fedssl.threads import with_threads
 
 
 def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
@@ -54,8 +53,7 @@ def resume(path: str | Path, listener: Listener) -> RunDir:
 
 def settled(config: Config) -> Config:
     """The config with what depends on this machine written out, so that it can be run again elsewhere."""
-    threads = config.engine.threads or max(1, (os.cpu_count() or 1) // config.engine.workers)
-    return config.model_copy(update={"engine": config.engine.model_copy(update={"threads": threads})})
+    return config.model_copy(update={"engine": config.engine.settled(os.cpu_count() or 1)})
 
 
 def free_path(config: Config) -> Path:
@@ -77,16 +75,15 @@ class Experiment:
         self.directory, self.config, self.listener = directory, config, listener
 
     def execute(self) -> None:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.config.engine.threads)
+        engine = self.config.engine
         try:
-            with freed_memory_kept():
+            with freed_memory_kept(), with_threads(engine.threads):
                 self._set_up()
                 self._train()
-                self._finish()
+                with with_threads(engine.all_threads):
+                    self._finish()
         finally:
             self.listener.close()
-            torch.set_num_threads(threads)
 
     def _set_up(self) -> None:
         config, directory = self.config, self.directory
@@ -141,12 +138,13 @@ class Experiment:
         if not len(self.federation.train) or (not due and number < self.config.rounds):
             return {}
         began = time.monotonic()
-        numbers = self.models.each(
-            self.prober.monitor if due and self.prober is not None else self.spread.measure,
-            self.server,
-            self.loop.memory_rounds,
-            self.config.probe.clients,
-        )
+        with with_threads(self.config.engine.all_threads):  # no client trains at this moment
+            numbers = self.models.each(
+                self.prober.monitor if due and self.prober is not None else self.spread.measure,
+                self.server,
+                self.loop.memory_rounds,
+                self.config.probe.clients,
+            )
         mean = {name: sum(each[name] for each in numbers) / len(numbers) for name in numbers[0]}
         warning = warn_of_collapse(mean["feature_std"], number)
         if warning:

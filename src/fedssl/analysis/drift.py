@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fedssl.checkpoint import Checkpoints
+from fedssl.engines.loop import draw_clients, planned
 from fedssl.engines.tasks import Task
 from fedssl.errors import RunError
 from fedssl.evaluation.protocols import Finished, bring_back
@@ -100,6 +101,8 @@ def _run_again(
     finished: Finished, checkpoints: Checkpoints, number: int, line: dict[str, Any]
 ) -> dict[int, State]:
     runner, config = finished.models.runner, finished.trained
+    if not config.engine.sees_clients:
+        raise RunError(f"the local models of round {number} cannot be made anew: the images are at the sites")
     if number > 1 and number - 1 not in checkpoints.rounds():
         raise RunError(
             f"local models of round {number} are made anew from the checkpoint of round {number - 1}, and "
@@ -111,10 +114,12 @@ def _run_again(
             f"{runner.remembered[0]} and more, and the memories of the round before are not kept"
         )
     before = checkpoints.load(number - 1) if number > 1 else finished.models.first_server()
-    found = {}
+    federation = runner.federation
+    drawn = draw_clients(config.participation, federation.clients, config.seed, number)
+    plan, found = planned(config, federation, number, *drawn), {}
     for client in [row["client"] for row in line["clients"]]:
         broadcast = config.method.broadcast(config.engine.at(before, client), client, number)
-        outcome = runner.run(Task(number, client, broadcast))
+        outcome = runner.run(Task(number, client, broadcast, threads=plan[client].threads))
         if outcome.upload is None:
             raise RunError(f"client {client} failed when round {number} was run again: {outcome.failure}")
         found[client] = outcome.upload.state

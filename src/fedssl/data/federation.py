@@ -71,13 +71,12 @@ class Federation:
                 found[kind] = {"names": list(names), "counts": counts}
         return found
 
+    def num_images(self, client: int, round: int) -> int:
+        return len(self._turn(client, round)[0])
+
     def images_of(self, client: int, config: Config, round: int = 1) -> ClientImages:
         """A client's images; a worker's are in each round those of another of its clients."""
-        indices, whose, clients = self.parts[client], client, self.clients
-        if self.turns:
-            own = self.turns[client]
-            turn = (round - 1) % len(own)
-            indices, whose, clients = own[turn], client * len(own) + turn, self.clients * len(own)
+        indices, whose, clients = self._turn(client, round)
         return ClientImages(
             x=self.train.x,
             y=self.train.y,
@@ -86,6 +85,14 @@ class Federation:
             client=whose,
             clients=clients,
         )
+
+    def _turn(self, client: int, round: int) -> tuple[NDArray[np.int64], int, int]:
+        """Which images are trained on, whose these are, and of how many clients."""
+        if not self.turns:
+            return self.parts[client], client, self.clients
+        own = self.turns[client]
+        turn = (round - 1) % len(own)
+        return own[turn], client * len(own) + turn, self.clients * len(own)
 
 
 def federate(config: Config, progress: Progress | None = None) -> Federation:

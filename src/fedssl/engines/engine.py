@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -28,12 +28,34 @@ class Engine(Choice):
     # a run is, and not only of how it is done.
     like_local: ClassVar[bool] = True
     has_server: ClassVar[bool] = True  # without one, ServerState.models has a model for every client
-    HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "cache_mb")
+    HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "wave", "cache_mb")
 
     name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
     workers: int = Field(1, ge=1, description="processes that train clients")
     threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
+    wave: int = Field(
+        0,
+        ge=0,
+        description="clients that train at once; where fewer do, they share the threads of all; "
+        "0: workers, or 1 (every client has `threads`) where `threads` is set",
+    )
     cache_mb: int = Field(32, ge=0, description="client memories kept in memory, per process")
+
+    @property
+    def all_threads(self) -> int:
+        """For a client, or a probe, that is the only one at work; 0: it is not settled how many."""
+        return self.threads * (self.wave or 1)
+
+    def settled(self, cores: int) -> Self:
+        """With what depends on the machine written out."""
+        threads = self.threads or max(1, cores // self.workers)
+        # Threads beyond the cores would wait for each other: with more workers than cores a wave is smaller.
+        wave = self.wave or (1 if self.threads else self.default_wave(max(1, cores // threads)))
+        return self.model_copy(update={"threads": threads, "wave": wave})
+
+    def default_wave(self, most: int) -> int:
+        """How many clients share all threads where nobody says so."""
+        return min(self.workers, most)
 
     @property
     def sees_clients(self) -> bool:
@@ -73,7 +95,7 @@ class Engine(Choice):
         """The rounds: by default those of a server."""
         from fedssl.engines.loop import RoundLoop
 
-        return RoundLoop(config, runner.model, federation.clients, clients, runner.memories)
+        return RoundLoop(config, runner.model, federation, clients, runner.memories)
 
     def at(self, server: ServerState, client: int) -> ServerState:
         """What stands in for the server where the client is."""

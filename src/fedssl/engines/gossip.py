@@ -62,7 +62,7 @@ class Gossip(Engine):
     ) -> RoundLoop:
         rng = numpy_rng(config.seed, "gossip", "graph")
         neighbours = graph(self.topology, federation.clients, self.edge_probability, rng)
-        return GossipLoop(config, runner.model, federation.clients, clients, runner.memories, neighbours)
+        return GossipLoop(config, runner.model, federation, clients, runner.memories, neighbours)
 
 
 def check(config: Config, runner: ClientRunner) -> None:
@@ -91,12 +91,12 @@ class GossipLoop(RoundLoop):
         self,
         config: Config,
         model: Model,
-        clients: int,
+        federation: Federation,
         engine: Clients,
         memories: MemoryStore,
         neighbours: Graph,
     ) -> None:
-        super().__init__(config, model, clients, engine, memories)
+        super().__init__(config, model, federation, engine, memories)
         self.neighbours = neighbours
 
     def run(

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedssl.config import Config, ParticipationConfig
+from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.check import problem_with
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.waves import Place, places
 from fedssl.errors import RunError
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.model import Model
@@ -81,9 +83,9 @@ class RoundLoop:
     """Runs rounds from a server state; what surrounds it (files, probes, display) is told of each."""
 
     def __init__(
-        self, config: Config, model: Model, clients: int, engine: Clients, memories: MemoryStore
+        self, config: Config, model: Model, federation: Federation, engine: Clients, memories: MemoryStore
     ) -> None:
-        self.config, self.engine, self.memories, self.clients = config, engine, memories, clients
+        self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
         self.tools = server_tools(config, model)
         self.memory_rounds: dict[int, int] = {}
 
@@ -100,13 +102,16 @@ class RoundLoop:
         began, method, report = time.monotonic(), self.config.method, RoundReport(number)
         at, sent = self.config.engine.at, Sent(self.config.wire.dtype)
         selected, spares = self.select(number)
+        plan = planned(self.config, self.federation, number, selected, spares)
         tasks = [
             Task(
                 number,
                 client,
                 sent.rounded(method.broadcast(at(server, client), client, number)),
                 self.memory_rounds.get(client, 0),
-                spare=client in spares,
+                client in spares,
+                plan[client].threads,
+                plan[client].turn,
             )
             for client in (*selected, *spares)
         ]
@@ -129,7 +134,7 @@ class RoundLoop:
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
         """The clients of a round, and those that are asked beyond them."""
-        return draw_clients(self.config.participation, self.clients, self.config.seed, number)
+        return draw_clients(self.config.participation, self.federation.clients, self.config.seed, number)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
         """What the uploads of a round are folded into; numbers about the whole go into the report."""
@@ -224,6 +229,16 @@ def draw_clients(
     drawn = numpy_rng(seed, round, "participation").choice(clients, size=count + spares, replace=False)
     ids = [int(client) for client in drawn]
     return sorted(ids[:count]), sorted(ids[count:])
+
+
+def planned(
+    config: Config, federation: Federation, round: int, selected: Sequence[int], spares: Sequence[int]
+) -> dict[int, Place]:
+    """Threads and turns of the clients of a round; those asked beyond them have no share, and begin last."""
+    images = [federation.num_images(client, round) for client in selected]
+    plan = places(images, config.engine.threads, config.engine.wave or 1)
+    last = Place(config.engine.threads, len(selected))
+    return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)
 
 
 def round_half_up(value: float) -> int:

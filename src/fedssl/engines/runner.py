@@ -20,6 +20,7 @@ from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.rng import derive, numpy_rng
 from fedssl.state import Broadcast, ClientMemory, State, Upload, layer_distances, snapshot
+from fedssl.threads import with_threads
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class ClientRunner:
         """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""
         began = time.monotonic()
         try:
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng(devices=[]), with_threads(task.threads):
                 self._seed(task)
                 outcome = self._run(task, began)
         except FedsslError:

@@ -16,6 +16,8 @@ class Task:
     broadcast: Broadcast
     memory_round: int = 0  # the round in which the client's memory was written; 0: it has none
     spare: bool = False  # its upload is needed only if another one fails to come
+    threads: int = 0  # to train with; 0: as many as the process has
+    turn: int = 0  # where several clients train at once, those of lower turns begin before
 
 
 @dataclass

@@ -65,7 +65,11 @@ def _copied(folder: Path, setup: dict[str, Any]) -> Federation:
 def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:
     models = [load_tensors(Path(file))[0] for file in message["models"]]
     task = Task(
-        message["round"], message["client"], Broadcast(models, message["values"]), message["memory_round"]
+        message["round"],
+        message["client"],
+        Broadcast(models, message["values"]),
+        message["memory_round"],
+        threads=message["threads"],
     )
     return _as_answer(runner.run(task), folder)
 

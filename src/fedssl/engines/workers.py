@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -47,13 +48,13 @@ class Workers:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         written = _Broadcasts(self.folder)
-        waiting, done = list(enumerate(tasks)), dict[int, Outcome]()
+        waiting = deque(sorted(enumerate(tasks), key=lambda each: each[1].turn))
+        done = dict[int, Outcome]()
         yielded = 0
         try:
             while yielded < len(tasks):
-                for worker in self.workers:
-                    if worker.task is None and waiting:
-                        worker.begin(*waiting.pop(0), written)
+                while waiting and (idle := self._idle_for(waiting[0][1])):
+                    idle.begin(*waiting.popleft(), written)
                 self._collect(done)
                 while yielded in done:
                     yield done.pop(yielded)
@@ -69,6 +70,14 @@ class Workers:
         for worker in self.workers:
             worker.end()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _idle_for(self, task: Task) -> Worker | None:
+        """A worker that can begin: threads beyond the cores would wait for each other, and slow all down."""
+        running = [worker.task.threads for worker in self.workers if worker.task is not None]
+        engine = self.config.engine
+        if running and sum(running) + task.threads > engine.workers * engine.threads:
+            return None
+        return next((worker for worker in self.workers if worker.task is None), None)
 
     def _collect(self, done: dict[int, Outcome]) -> None:
         """Wait for an answer, a death, or a worker that is too late."""
@@ -133,6 +142,7 @@ class Worker:
             "round": task.round,
             "client": task.client,
             "memory_round": task.memory_round,
+            "threads": task.threads,
             "models": broadcasts.files(task.broadcast.models),
             "values": task.broadcast.values,
         }

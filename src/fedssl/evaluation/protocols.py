@@ -73,7 +73,7 @@ def bring_back(directory: RunDir, overrides: Mapping[str, Any]) -> Finished:
     """Rebuild a run from its directory."""
     trained = directory.config()
     config = load(trained.resolved(), overrides)
-    torch.set_num_threads(config.engine.threads or torch.get_num_threads())
+    torch.set_num_threads(config.engine.all_threads or torch.get_num_threads())
     federation = trained.engine.federation(trained)
     images = federation.train
     network = build_network(trained, images.size, images.channels, len(images.classes))

@@ -116,9 +116,9 @@ def start_panel(info: RunInfo) -> Panel:
         f"of {config.train.epochs:g} epochs, batch {config.train.batch_size}, "
         f"{config.train.optimizer} {config.train.lr:g}",
     )
-    rows.add_row(
-        "machine", f"{info.device}, {config.engine.workers} worker(s) of {config.engine.threads} thread(s)"
-    )
+    engine = config.engine
+    alone = f", {engine.all_threads} for a client on its own" if engine.all_threads > engine.threads else ""
+    rows.add_row("machine", f"{info.device}, {engine.workers} worker(s) of {engine.threads} thread(s){alone}")
     labels_array = None if train.y is None else train.y.numpy()
     bars = [Text(""), *text_bars(federation.parts, labels_array, train.classes)]
     title = f"fedssl · {info.path}" + (f" · resumed after round {info.start}" if info.start else "")

@@ -20,6 +20,7 @@ from fedssl.experiment import settled
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.training import autocast
 from fedssl.rng import torch_rng
+from fedssl.threads import with_threads
 
 BUDGET = 6.0  # seconds for all measurements together
 QUICK = 0.03  # seconds of a step on two images; slower ones are measured on few
@@ -132,17 +133,14 @@ class Stopwatch:
 
 def measure(config: Config, shape: tuple[int, int, int]) -> Pace:
     """A line through two sizes of batch: views, forward, backward and update on random images."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settled(config).engine.threads)
-    try:
+    # Several workers are at least as fast as one process with the threads of all.
+    with with_threads(settled(config).engine.all_threads):
         step = _Step(config, shape)
         step.seconds(2)  # the first one is slower
         few = _fastest(step, 2)
         many = 64 if few < QUICK else 8
         image = max(0.0, _fastest(step, many) - few) / (many - 2)
         return Pace(max(0.0, few - 2 * image), image)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _fastest(step: _Step, batch: int) -> float:

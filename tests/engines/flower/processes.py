@@ -39,7 +39,11 @@ class Process:
     """A command in a session of its own, with its output in a file."""
 
     def __init__(self, log: Path, *words: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+            "OMP_NUM_THREADS": "1",
+        }
         self.log = log
         with open(log, "ab") as output:
             self.popen = subprocess.Popen(

@@ -52,3 +52,13 @@ def test_a_ray_of_its_own_gives_the_same_bits_as_one_process(tmp_path, monkeypat
 def test_a_ray_that_runs_already_gives_the_same_bits(tmp_path, monkeypatch, running_ray, objective, method):
     monkeypatch.setenv("RAY_ADDRESS", running_ray)
     assert_the_same_on_ray(tmp_path, objective, method)
+
+
+def test_clients_share_threads_on_ray_as_they_do_here(tmp_path, monkeypatch, running_ray):
+    """The first of three clients trains with two threads, wherever it does."""
+    monkeypatch.setenv("RAY_ADDRESS", running_ray)
+    keys = {"model.width": 16, "engine.wave": 2}
+    local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
+    ray = fedssl.run(BASE, out=tmp_path / "ray", quiet=True, **keys, **{"engine.name": "flower"})
+    alone = fedssl.run(BASE, out=tmp_path / "alone", quiet=True, **{"model.width": 16})
+    assert digest(ray) == digest(local) != digest(alone)

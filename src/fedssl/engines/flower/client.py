@@ -91,10 +91,12 @@ def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any])
         runner.memories.forget(client, before=int(text["keep_from"]))
         if not runner.memories.has(client, memory_round):
             memory_round = 0  # the disk was lost: begin as one who was never there
+        threads = 0  # its own
     else:
-        runner = simulated(text["setup"])
+        runner, threads = simulated(text["setup"]), int(text["threads"])
     models = [unpacked(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
-    return runner, Task(int(text["round"]), client, Broadcast(models, text["values"]), memory_round)
+    broadcast = Broadcast(models, text["values"])
+    return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads)
 
 
 @lru_cache(maxsize=1)

@@ -70,6 +70,10 @@ class Flower(Engine):
 
         return RemoteMemories(folder, self.cache_mb) if self.sites else super().memories(folder)
 
+    def default_wave(self, most: int) -> int:
+        """Ray gives every client the same cores, and sites have their own."""
+        return 1
+
     def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
         needs_flower()
         from fedssl.engines.flower.server import GridClients

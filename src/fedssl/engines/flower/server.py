@@ -207,6 +207,7 @@ class GridClients:
             "round": task.round,
             "client": task.client,
             "memory_round": task.memory_round,
+            "threads": task.threads,
             "keep_from": self.runner.memories.oldest(task.client),
             "values": task.broadcast.values,
         }
@@ -248,7 +249,7 @@ class GridLoop(RoundLoop):
     def __init__(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: GridClients
     ) -> None:
-        super().__init__(config, runner.model, federation.clients, clients, runner.memories)
+        super().__init__(config, runner.model, federation, clients, runner.memories)
         self._first = True
 
     def select(self, number: int) -> tuple[list[int], list[int]]:

@@ -69,8 +69,8 @@ class RunFiles:
         first = dict(flat(from_values({}).resolved()))
         plain |= {f"{section}.{main}": first[f"{section}.{main}"] for section, main in MAIN_KEY.items()}
         here = dict(flat(resolved))
-        # The number of threads is written out by every run.
-        return {key for key in here if here[key] != plain.get(key) and key != "engine.threads"}
+        written_out = {"engine.threads", "engine.wave"}  # by every run
+        return {key for key in here if here[key] != plain.get(key)} - written_out
 
 
 def read(path: str | Path) -> RunFiles:

@@ -1,0 +1,229 @@
+"""Clients of a wave share all threads: the plan by hand, and the same bits whoever carries it out."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pydantic import PrivateAttr
+from tests.small import arguments, digest, small_run
+
+import fedssl
+from fedssl.analysis.drift import local_models
+from fedssl.config import load, parse_overrides
+from fedssl.engines.loop import draw_clients
+from fedssl.engines.tasks import Task
+from fedssl.engines.waves import Place, longest, places, waves
+from fedssl.engines.workers import Workers
+from fedssl.experiment import settled
+from fedssl.methods.fedavg import FedAvg
+from fedssl.state import Broadcast, layer_distances
+from fedssl.threads import with_threads
+
+
+@pytest.mark.parametrize(
+    ("images", "threads", "wave", "plan"),
+    [
+        # Equal clients in pairs; the one that makes their number odd has both cores.
+        ([9], 1, 2, [2]),
+        ([9, 9], 1, 2, [1, 1]),
+        ([9, 9, 9], 1, 2, [2, 1, 1]),
+        ([9] * 5, 1, 2, [2, 1, 1, 1, 1]),
+        ([9] * 6, 1, 2, [1] * 6),
+        # Four at once on eight cores: two beyond them have four each.
+        ([9] * 6, 2, 4, [4, 4, 2, 2, 2, 2]),
+        # Three cannot share four threads evenly, but two and one can.
+        ([9] * 7, 1, 4, [2, 2, 4, 1, 1, 1, 1]),
+        # A client that others would have to wait for has both cores to itself, wherever it stands.
+        ([10, 900, 10], 1, 2, [1, 2, 1]),
+        # At a pace of 1.84: 184 both at once, 110 one after the other; then 184 against 190.
+        ([100, 10], 1, 2, [2, 2]),
+        ([100, 90], 1, 2, [1, 1]),
+        # An odd number that is nearly even: 60 beside 30 + 29 takes 110, 60 before 30 beside 29 takes 115.
+        ([30, 60, 29], 1, 2, [1, 1, 1]),
+        # A wave of one: everybody has the same.
+        ([30, 20, 900], 3, 1, [3, 3, 3]),
+        ([], 1, 2, []),
+    ],
+)
+def test_threads_by_hand(images, threads, wave, plan):
+    assert [place.threads for place in places(images, threads, wave)] == plan
+
+
+def test_large_clients_begin_first():
+    assert waves([500, 7, 1000, 900, 500], 1, 2) == ([], [2, 3, 0, 4, 1])
+    assert waves([500, 7, 3000, 500], 1, 2) == ([[2]], [0, 3, 1])
+    assert places([500, 7, 3000, 500], 1, 2) == [Place(1, 1), Place(1, 3), Place(2, 0), Place(1, 2)]
+
+
+def test_of_many_clients_few_are_waited_for():
+    """Uploads wait in memory for those of clients before them: never more than a few waves of them."""
+    images = list(range(100))  # the last is the largest
+    turns = [place.turn for place in places(images, 1, 2)]
+    assert sorted(turns) == list(range(100))
+    assert max(abs(turn - client) for client, turn in enumerate(turns)) < 16
+
+
+def test_no_plan_is_slower_than_one_client_after_the_other_with_all_threads():
+    chance = random.Random(0)
+    for _ in range(200):
+        images = [chance.choice([chance.randint(1, 1000), 100]) for _ in range(chance.randint(1, 12))]
+        alone, pairs = waves(images, 1, 2)
+        seconds = sum(images[client] for (client,) in alone)
+        seconds += 1.84 * longest([images[client] for client in pairs], 2)
+        assert seconds <= sum(images) * 1.001
+
+
+def engine(cores, **keys):
+    found = load({}, {f"engine.{key}": value for key, value in keys.items()}).engine.settled(cores)
+    return found.threads, found.wave, found.all_threads
+
+
+def test_what_is_written_into_the_config():
+    assert engine(2) == (2, 1, 2)
+    assert engine(2, workers=2) == (1, 2, 2)
+    assert engine(8, workers=2) == (4, 2, 8)
+    # Whoever says how many threads a client has means all clients, whatever the number of workers.
+    assert engine(2, workers=2, threads=1) == (1, 1, 1)
+    assert engine(2, workers=2, threads=1, wave=2) == (1, 2, 2)
+    # Never more threads than cores.
+    assert engine(2, workers=4) == (1, 2, 2)
+    assert engine(1, workers=2) == (1, 1, 1)
+    # Ray gives every client the same.
+    assert engine(2, workers=2, name="flower") == (1, 1, 1)
+    config = settled(load({}, {"engine.workers": 2}))
+    assert settled(config) == config
+
+
+# --- the same bits ---------------------------------------------------------------------------------------
+
+# Of a kind whose results depend on the number of threads (see below).
+WIDE = {"model.width": 16, "rounds": 2}
+SHARED = {**WIDE, "engine.threads": 1, "engine.wave": 2}
+
+
+class SaysThreads(FedAvg):
+    """FedAvg whose clients say how many threads they trained with."""
+
+    _log: dict[str, float] = PrivateAttr(default_factory=dict)
+
+    def receive(self, client, broadcast, memory):
+        self._log = super().receive(client, broadcast, memory)
+        return self._log
+
+    def train(self, client):
+        training = super().train(client)
+        self._log["threads"] = torch.get_num_threads()
+        return training
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clients_train_with_the_threads_of_the_plan(tmp_path, workers):
+    method = {"method.name": "tests.engines.test_waves:SaysThreads", "engine.workers": workers}
+    before = torch.get_num_threads()
+    run = small_run(tmp_path / "a", rounds=2, **{"engine.threads": 1, "engine.wave": 2}, **method)
+    for line in run.metrics:
+        assert [client["threads"] for client in line["clients"]] == [2, 1, 1, 1, 1]
+    same = small_run(tmp_path / "b", rounds=1, **{"engine.threads": 1}, **method)
+    assert [client["threads"] for client in same.metrics[0]["clients"]] == [1] * 5
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("clients", [3, 5])
+def test_workers_give_the_same_bits_as_one_process(tmp_path, clients):
+    partition = {"partition.clients": clients, "partition.classes": 4}
+    keys = {"objective": "byol", "method": "fedema", **partition, **SHARED}
+    one = small_run(tmp_path / "one", **keys)
+    two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})
+    three = small_run(tmp_path / "three", **keys, **{"engine.workers": 3})
+    assert digest(one) == digest(two) == digest(three)
+    assert [line["loss"] for line in one.metrics] == [line["loss"] for line in two.metrics]
+
+
+def test_threads_make_a_difference_here(tmp_path):
+    """Else the tests above would not notice if a client had the threads of another."""
+    shared = small_run(tmp_path / "shared", **SHARED)
+    assert digest(shared) != digest(small_run(tmp_path / "own", **{**SHARED, "engine.wave": 1}))
+
+
+def test_a_default_run_can_be_had_again_in_one_process(tmp_path, monkeypatch):
+    """What two workers of this machine settled is in config.toml, and is all that the bits depend on."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    two = small_run(tmp_path / "two", **WIDE, **{"engine.workers": 2, "engine.threads": 0})
+    assert (two.config.engine.threads, two.config.engine.wave) == (1, 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    again = load(tmp_path / "two" / "config.toml", {"engine.workers": 1})
+    assert digest(fedssl.run(again, out=tmp_path / "one", quiet=True)) == digest(two)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, workers):
+    keys = {**SHARED, "objective.name": "byol", "method.name": "fedema", "rounds": 12, "checkpoint.every": 1}
+    words, out = arguments(**keys, **{"engine.workers": workers}), tmp_path / "killed"
+    whole = fedssl.run(load(None, parse_overrides(arguments(**keys))), out=tmp_path / "whole", quiet=True)
+    command = [sys.executable, "-m", "fedssl.cli", "run", *words, "--out", str(out), "--quiet"]
+    process = subprocess.Popen(command)
+    limit = time.monotonic() + 60
+    while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_text().splitlines()) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "result.json").exists()
+    fedssl.resume(out, quiet=True)
+    assert digest(out) == digest(whole)
+
+
+def test_spare_clients_have_no_part_in_the_plan(tmp_path):
+    """Which of them is needed is known only when another has failed."""
+    chance = {"participation.per_round": 3, "participation.overshoot": 0.5, "participation.failure_rate": 0.3}
+    keys = {**SHARED, **chance, "rounds": 4, "method.name": "tests.engines.test_waves:SaysThreads"}
+    one = small_run(tmp_path / "one", **keys)
+    two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})
+    assert digest(one) == digest(two)
+    who = [[(client["client"], client["threads"]) for client in line["clients"]] for line in one.metrics]
+    assert who == [
+        [(client["client"], client["threads"]) for client in line["clients"]] for line in two.metrics
+    ]
+    assert any(line["failed"] for line in one.metrics)
+    config = one.config
+    for line, found in zip(one.metrics, who, strict=True):
+        _, spares = draw_clients(config.participation, 5, config.seed, line["round"])
+        assert all(threads == 1 for client, threads in found if client in spares)
+
+
+def test_neighbours_share_threads_as_clients_of_a_server_do(tmp_path):
+    keys = {**SHARED, "engine.name": "gossip"}
+    one = small_run(tmp_path / "one", **keys)
+    assert digest(one) == digest(small_run(tmp_path / "two", **keys, **{"engine.workers": 2}))
+
+
+def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
+    """What drift is measured of is what the clients uploaded."""
+    run = small_run(tmp_path / "a", **{**SHARED, "rounds": 1})
+    found = local_models(run.path)
+    first = found.finished.models.first_server().model
+    for row, threads in zip(run.metrics[0]["clients"], [2, 1, 1, 1, 1], strict=True):
+        with with_threads(threads):  # norms, too, depend on them
+            apart = layer_distances(first, found.local[row["client"]], found.layers)
+        assert sum(apart.values()) == row["drift"]
+
+
+# --- who trains at the same time -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("running", "threads", "begins"),
+    [([], 1, True), ([1], 1, True), ([1, 1], 1, False), ([1], 2, False), ([], 2, True), ([2], 1, False)],
+)
+def test_no_more_threads_than_cores_are_at_work(running, threads, begins):
+    workers = Workers.__new__(Workers)
+    workers.config = settled(load({}, {"engine.workers": 2, "engine.threads": 1, "engine.wave": 2}))
+    tasks = [Task(1, 0, Broadcast([]), threads=each) for each in running]
+    workers.workers = [SimpleNamespace(task=task) for task in [*tasks, None, None][:2]]
+    assert (workers._idle_for(Task(1, 1, Broadcast([]), threads=threads)) is not None) == begins
