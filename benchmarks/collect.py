@@ -45,8 +45,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     "paired-peers": (
         "Other frameworks, with two clients at once",
         [
-            "peers.py --clients 6 --images 3072 --peers flower --workers 2 --flower 1:0:quickstart,2:0 "
-            "--repeat 1"
+            "peers.py --peers flower --workers 2 --flower 1:0:quickstart,2:0",
         ],
     ),
     "wide-peers": (

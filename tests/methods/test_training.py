@@ -1,10 +1,14 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fedssl.config import TrainConfig
-from fedssl.methods.training import batches, learning_rate
+from fedssl.config import TrainConfig, ViewsConfig
+from fedssl.data.federation import ClientImages
+from fedssl.data.shifts import Shift
+from fedssl.data.views import Views
+from fedssl.methods.training import AT_ONCE, batches, learning_rate, prepared
 from fedssl.rng import torch_rng
 
 
@@ -47,3 +51,48 @@ def test_batches_are_the_same_for_the_same_purpose():
     assert taken(50, 8, 1) == taken(50, 8, 1)
     assert taken(50, 8, 1) != taken(50, 8, 1, seed=1)
     assert torch.is_tensor(next(iter(batches(4, 2, 1, torch_rng(0, "x")))))
+
+
+def client_of(images, side, labels=True):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (images + 3, side, side, 3), generator=rng, dtype=torch.uint8)
+    y = torch.arange(images + 3) if labels else None
+    own = ClientImages(x, y, torch.arange(3, images + 3), Shift(name="none"), 0, 1)
+    views = Views(ViewsConfig(), "simclr", (side, side), 3, 0.5, 0.25)
+    return SimpleNamespace(images=own, views=views, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_views_of_several_small_batches_are_made_in_one_go(labels):
+    """Seven batches of 96 images of 32 pixels: four go together, then the three that are left."""
+    client, size = client_of(7 * 96 + 5, 32, labels), 96
+    assert AT_ONCE // (size * 32**2) == 4
+    chosen = list(batches(len(client.images), size, 1, torch_rng(0, "order")))
+    made = list(prepared(client, iter(chosen), torch_rng(0, "views")))
+    rng = torch_rng(0, "views")
+    expected = []
+    for group in (chosen[:4], chosen[4:]):
+        pictures = client.images.x[3:][torch.cat(group)]
+        pairs = zip(*(view.split(size) for view in client.views(pictures, rng)), strict=True)
+        expected += list(pairs)
+    assert [batch.positions.tolist() for batch in made] == [positions.tolist() for positions in chosen]
+    for batch, views in zip(made, expected, strict=True):
+        assert torch.equal(batch.images, client.images.x[3:][batch.positions])
+        assert (batch.labels is None) if not labels else torch.equal(batch.labels, batch.positions + 3)
+        for ours, theirs in zip(batch.views, views, strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_views_of_large_batches_are_made_when_they_are_needed():
+    client, drawn = client_of(12, 224), []
+    views = client.views
+
+    def noted(images, rng):
+        drawn.append(len(images))
+        return views(images, rng)
+
+    client.views = noted
+    for number, _ in enumerate(prepared(client, batches(12, 4, 2, torch_rng(0, "order")), torch_rng(0, "v"))):
+        assert drawn == [4] * (number + 1)
+    assert sum(drawn) == 24

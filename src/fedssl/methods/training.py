@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -39,6 +40,8 @@ class Batch:
 
 Loss = Callable[[Batch], Tensor]
 
+AT_ONCE = 3 << 17  # pixels of which views are made in one go: three batches of 128 images of 32×32
+
 
 def objective_loss(client: Client, model: Model | None = None) -> Loss:
     """The client's objective on its model (or on another one of the same parts)."""
@@ -65,11 +68,8 @@ def train_locally(
     total = torch.zeros((), device=client.device)
     steps = views_made = 0
     with compiled_encoders(model) if config.compile else nullcontext():
-        for positions in batches(len(client.images), config.batch_size, epochs or config.epochs, order):
-            images, labels = client.images.batch(positions)
-            images = images.to(client.device, non_blocking=True)
-            labels = None if labels is None else labels.to(client.device)
-            batch = Batch(images, client.views(images, draws), labels, draws, positions)
+        chosen = batches(len(client.images), config.batch_size, epochs or config.epochs, order)
+        for batch in prepared(client, chosen, draws):
             with autocast(client.device, config.precision):
                 value = loss_of(batch)
             optimizer.zero_grad()
@@ -80,12 +80,31 @@ def train_locally(
             objective.after_step(model)
             total += value.detach()
             steps += 1
-            views_made += len(batch.views) * len(positions)
+            views_made += len(batch.views) * len(batch.positions)
             client.check_deadline()
     mean = float(total) / steps
     if not math.isfinite(mean):
         raise ClientFailure(f"loss is {mean} after {steps} steps")
     return Training(mean, steps, views_made)
+
+
+def prepared(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
+    """Batches with their views; those of several small ones are made in one go.
+
+    A batch of small images goes through its views in the time of the calls, hardly that of the arithmetic.
+    How many go together follows from their size alone, so that the same random numbers are drawn everywhere.
+    """
+    for first in chosen:
+        height, width = client.images.x.shape[1:3]
+        more = max(1, AT_ONCE // (len(first) * height * width)) - 1
+        group = [first, *itertools.islice(chosen, more)]
+        images, labels = client.images.batch(torch.cat(group))
+        images = images.to(client.device, non_blocking=True)
+        views = [view.split(len(first)) for view in client.views(images, rng)]
+        known = None if labels is None else labels.to(client.device).split(len(first))
+        for index, (positions, own) in enumerate(zip(group, images.split(len(first)), strict=True)):
+            seen = [view[index] for view in views]
+            yield Batch(own, seen, None if known is None else known[index], rng, positions)
 
 
 def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -> Iterator[Tensor]:
