@@ -40,7 +40,7 @@ class Batch:
 
 Loss = Callable[[Batch], Tensor]
 
-AT_ONCE = 3 << 17  # pixels of which views are made in one go: three batches of 128 images of 32×32
+TOGETHER, AT_ONCE = 3, 3 << 17  # batches, and pixels of them, of which views are made in one go, at the most
 
 
 def objective_loss(client: Client, model: Model | None = None) -> Loss:
@@ -92,19 +92,21 @@ def prepared(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> 
     """Batches with their views; those of several small ones are made in one go.
 
     A batch of small images goes through its views in the time of the calls, hardly that of the arithmetic.
-    How many go together follows from their size alone, so that the same random numbers are drawn everywhere.
+    How many go together follows from their size alone, so that the same random numbers are drawn everywhere;
+    few do, since all of them are jittered in one order.
     """
     for first in chosen:
         height, width = client.images.x.shape[1:3]
-        more = max(1, AT_ONCE // (len(first) * height * width)) - 1
-        group = [first, *itertools.islice(chosen, more)]
+        many = min(TOGETHER, max(1, AT_ONCE // (len(first) * height * width)))
+        group = [first, *itertools.islice(chosen, many - 1)]
         images, labels = client.images.batch(torch.cat(group))
         images = images.to(client.device, non_blocking=True)
-        views = [view.split(len(first)) for view in client.views(images, rng)]
-        known = None if labels is None else labels.to(client.device).split(len(first))
-        for index, (positions, own) in enumerate(zip(group, images.split(len(first)), strict=True)):
-            seen = [view[index] for view in views]
-            yield Batch(own, seen, None if known is None else known[index], rng, positions)
+        labels = None if labels is None else labels.to(client.device)
+        views = client.views(images, rng)
+        for index, positions in enumerate(group):
+            own = slice(index * len(first), (index + 1) * len(first))
+            seen = [view[own] for view in views]
+            yield Batch(images[own], seen, None if labels is None else labels[own], rng, positions)
 
 
 def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -> Iterator[Tensor]:
