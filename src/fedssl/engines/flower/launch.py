@@ -25,6 +25,7 @@ from fedssl.storage import write_text, write_toml
 APP = Path(__file__).parent / "app"
 START = 300.0  # seconds that a SuperLink may take to start
 FREE = 60.0  # seconds that a port may be taken by a server that is about to end
+TRIES = 3  # times that a run is begun which Flower ends though nothing in it failed
 RETRY = (5.0, 60.0)  # seconds before a client tries again: first, and at most
 
 Tell = Callable[[str], None]
@@ -97,7 +98,7 @@ def server(
     with superlink(home, place, directory.config().wire.max_mb * MEGABYTE):
         tell(f"listening on {place.host}:{place.port}")
         register(home, keys, tell)
-        follow(home, start(home, directory), directory, tell)
+        see_through(home, directory, tell)
 
 
 def unsaid(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,8 +193,26 @@ def start(home: Home, directory: RunDir) -> str:
     return run
 
 
-def follow(home: Home, run: str, directory: RunDir, tell: Tell) -> None:
-    """Show what the run says until it has ended."""
+def see_through(home: Home, directory: RunDir, tell: Tell) -> None:
+    """Begin the run and follow it to its end.
+
+    What a killed server leaves behind may take up the new run just before it ends, too, and then Flower calls
+    the run failed though nothing in it did: it is begun again.
+    """
+    for _ in range(TRIES):
+        status = follow(home, start(home, directory), directory, tell)
+        error = home.folder / "error"
+        if status is None:
+            return
+        if error.exists() or not status.endswith("failed"):
+            break
+        tell("Flower ended the run, which had not failed: it goes on from the last round")
+    said = error.read_text() if error.exists() else f"Flower says {status}"
+    raise RunError(f"{said}; the same command goes on from the last round")
+
+
+def follow(home: Home, run: str, directory: RunDir, tell: Tell) -> str | None:
+    """Show what the run says until it has ended; how Flower calls that, if there is no result."""
     shown = 0
     while True:
         stream = home.follow("log", run, CONNECTION, "--stream")
@@ -207,12 +226,10 @@ def follow(home: Home, run: str, directory: RunDir, tell: Tell) -> None:
             stream.kill()
             stream.wait()
         if directory.result_file.exists():
-            return
+            return None
         status = str(home.ask("list", CONNECTION, "--run-id", run)["runs"][0]["status"])
         if status.startswith("finished"):
-            error = home.folder / "error"
-            said = error.read_text() if error.exists() else f"Flower says {status}"
-            raise RunError(f"{said}; the same command goes on from the last round")
+            return status
 
 
 # --- client ---------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""A run that Flower ends though nothing in it failed is begun again; any other end is told."""
+
+import pytest
+
+from fedssl.engines.flower import launch
+from fedssl.errors import RunError
+
+
+class Home:
+    def __init__(self, folder):
+        self.folder = folder
+
+
+def through(tmp_path, monkeypatch, ends, error=""):
+    """The ends that Flower gives to run after run; None: with a result."""
+    begun, told, home = [], [], Home(tmp_path)
+
+    def start(home, directory):
+        begun.append(len(begun))
+        if error:
+            (tmp_path / "error").write_text(error)
+        return str(begun[-1])
+
+    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(launch, "follow", lambda home, run, directory, tell: ends[int(run)])
+    try:
+        launch.see_through(home, None, told.append)
+    except RunError as failure:
+        return len(begun), told, str(failure)
+    return len(begun), told, ""
+
+
+def test_it_is_begun_again_until_it_has_a_result(tmp_path, monkeypatch):
+    begun, told, failure = through(tmp_path, monkeypatch, ["finished:failed", None])
+    assert (begun, failure) == (2, "")
+    assert told == ["Flower ended the run, which had not failed: it goes on from the last round"]
+
+
+def test_not_for_ever(tmp_path, monkeypatch):
+    begun, _, failure = through(tmp_path, monkeypatch, ["finished:failed"] * 9)
+    assert begun == launch.TRIES
+    assert failure == "Flower says finished:failed; the same command goes on from the last round"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        ("finished:stopped", "", "Flower says finished:stopped"),
+        ("finished:failed", "too few sites", "too few"),
+    ],
+)
+def test_who_stops_it_and_what_fails_in_it_is_taken_at_its_word(tmp_path, monkeypatch, status, error, said):
+    begun, told, failure = through(tmp_path, monkeypatch, [status], error)
+    assert (begun, told) == (1, [])
+    assert failure.startswith(said)
