@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """So many threads (0: as many as there are), and afterwards as many as before."""
+    """So many threads (0: those that there are, or that the work sets), and afterwards as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedssl.checkpoint import Checkpoints
 from fedssl.engines.loop import draw_clients, planned
 from fedssl.engines.tasks import Task
@@ -22,6 +20,7 @@ from fedssl.errors import RunError
 from fedssl.evaluation.protocols import Finished, bring_back
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState, State, layer_distances
+from fedssl.threads import with_threads
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ def local_models(run: str | Path) -> LocalModels:
     A method whose clients remember their own model has them on disk. Else the round is run again, from the
     checkpoint before it, which gives the same bits.
     """
-    directory, threads = RunDir.open(run), torch.get_num_threads()
-    try:
+    directory = RunDir.open(run)
+    with with_threads(0):
         finished = bring_back(directory, {})
         if not finished.models.runner.backbone:
             raise RunError(f"method {finished.trained.method.name} shares no encoder to drift from")
@@ -73,8 +72,6 @@ def local_models(run: str | Path) -> LocalModels:
         number = checkpoints.rounds()[-1]
         line = next(line for line in directory.metrics() if line["round"] == number)
         local = _remembered(finished, line) or _run_again(finished, checkpoints, number, line)
-    finally:
-        torch.set_num_threads(threads)
     merged = {
         row["client"]: _model_of(finished.server, int(row.get("cluster", row["client"])))
         for row in line["clients"]

@@ -25,6 +25,7 @@ from fedssl.evaluation.styles import generalization, personal, style
 from fedssl.evaluation.subset import subset
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState
+from fedssl.threads import with_threads
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,8 @@ def evaluate(directory: RunDir, protocol: str, overrides: Mapping[str, Any]) -> 
         if key.split(".")[0] not in ("data", "probe", "semi", "detection", "device") and key not in of_method:
             known = ", ".join(["data.*", "probe.*", "semi.*", "detection.*", "device", *of_method])
             raise ConfigError(f"{key} has no meaning in an evaluation: only {known}")
-    threads = torch.get_num_threads()
-    try:
+    with with_threads(0):
         found = {**PROTOCOLS[protocol](bring_back(directory, overrides)), "overrides": dict(overrides)}
-    finally:
-        torch.set_num_threads(threads)
     directory.append_evaluation(found)
     return found
 

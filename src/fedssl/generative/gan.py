@@ -15,7 +15,7 @@ from fedssl.data.federation import ClientImages
 from fedssl.errors import ConfigError
 from fedssl.generative.adversarial import Adversarial
 from fedssl.generative.image import ImageModel, canvas_of
-from fedssl.generative.lens import Lens, agreement, means, placed
+from fedssl.generative.lens import Lens, agreement, means
 from fedssl.generative.losses import draw_latents
 from fedssl.generative.networks import Critic, Generator, LabelModulation, build_projector
 from fedssl.models.model import Model, Part, Role
@@ -118,8 +118,7 @@ class ConditionalGAN(GAN):
             device = lens.way.device
             latents = replace(draw_latents(COMPARED, self.latent, 0, rng), labels=labels).to(device)
             drawn = model.part("generator")(latents.content, _without_style, latents.labels)
-            said = lens.said(model.part("vectorizer")(latents.style))
-            seen = placed((drawn + 1) / 2, said[:, :4])
+            seen = lens.placed(drawn, lens.said(model.part("vectorizer")(latents.style)))
             real = x.to(device, torch.float32).permute(0, 3, 1, 2)
             assert latents.labels is not None  # the objective needs them
             lens.hold(agreement(*(means(each, latents.labels) for each in (drawn, seen, real))))

@@ -46,6 +46,10 @@ class Lens(nn.Module):
         """What styles ask for [B, 6]: turn, zoom, right, down; gain and bias of the tone."""
         return F.linear(style, self.weight * self.scale, self.bias * SPEED)
 
+    def placed(self, drawn: Tensor, said: Tensor) -> Tensor:
+        """What is drawn, from black 0 to white 1, where styles want it; upright and positive still."""
+        return placed((drawn + 1) / 2, said[:, :4])
+
     def hold(self, found: Agreement) -> None:
         """Turn the lens over, if another way has agreed clearly better for some time."""
         self.tone.lerp_(self.tone.new_tensor(found.tone), 1 - MEMORY)
@@ -62,7 +66,7 @@ class Lens(nn.Module):
 
     def forward(self, drawn: Tensor, style: Tensor) -> Tensor:
         said = self.said(style)
-        ink = held(placed((drawn + 1) / 2, said[:, :4]), int(self.way))
+        ink = held(self.placed(drawn, said), int(self.way))
         gain, bias = said[:, 4:, None, None, None].unbind(1)
         return torch.addcmul(bias, ink, 1 + gain) * 2 - 1
 

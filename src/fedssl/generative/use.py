@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.evaluation.protocols import bring_back
 from fedssl.generative.sampling import Studio
 from fedssl.options import Choice, build
 from fedssl.registry import Registry
 from fedssl.rundir import RunDir
+from fedssl.threads import with_threads
 
 USES = Registry(
     "use",
@@ -49,13 +48,10 @@ def generate(
         raise ConfigError(f"nothing to generate by the name {what!r}: {did_you_mean(what, USES)}")
     use: Use = build(USES.get(what), {"name": what, **options}, what)
     folder = Path(out) if out is not None else directory.path / "generated"
-    threads = torch.get_num_threads()
-    try:
+    with with_threads(0):
         studio = Studio(bring_back(directory, {}))
         folder.mkdir(parents=True, exist_ok=True)
         found = use.do(studio, folder)
-    finally:
-        torch.set_num_threads(threads)
     with open(directory.path / "generated.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps({"what": what, "options": dict(options), "found": found}) + "\n")
     return found

@@ -21,6 +21,7 @@ from fedssl.extras import installed
 from fedssl.report.html.pictures import Pixels, sprite, thumbnail
 from fedssl.rng import derive, numpy_rng
 from fedssl.rundir import RunDir
+from fedssl.threads import with_threads
 
 if TYPE_CHECKING:
     from fedssl.data.sets import Progress
@@ -49,15 +50,13 @@ def _silent(done: int, total: int, what: str) -> None:
 
 def look(path: Path, projection: Projection, progress: Progress = _silent) -> dict[str, Any]:
     """Map and neighbours of a run, or why there are none. A report is worth having without them."""
-    threads = torch.get_num_threads()
     try:
-        return _look(RunDir.open(path), projection, progress)
+        with with_threads(0):
+            return _look(RunDir.open(path), projection, progress)
     except FedsslError as error:
         return _missing(f"The images or the encoder of this run cannot be had: {error}")
     except (OSError, RuntimeError, ValueError) as error:  # a disk that is gone, an encoder that fails
         return _missing(f"The encoder cannot be looked into: {type(error).__name__}: {error}")
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _missing(why: str) -> dict[str, Any]:
