@@ -1,8 +1,8 @@
 """What a method costs: a round against one of FedAvg, or against the passes that its definition asks for.
 
 FedEMA, FedU and L-DAWA do to FedAvg with BYOL what costs no pass through the network: fetch and write client
-memories, measure distances or angles. Ditto and APFL train two networks; FeatARC's cluster model sees every
-image once, and cluster models and the client's own see them all once more in a round; FedStyle's style model
+memories, measure distances or angles. Ditto and APFL train two networks; FeatARC's two cluster models and the
+client's own see every image once in a round, and the chosen cluster model once more; FedStyle's style model
 sees every image and its outlines once in a round, and its infused features have a generator, a pass through
 the projector and a loss of their own (its style extraction, once in a client's life, is over before the clock
 starts). Those passes are made on tensors that lie ready, with nothing else. Everything takes turns.
@@ -43,7 +43,7 @@ class Passes(Bare):
         self.second = Bare(config, CLIENTS * steps) if needs.networks == 2 else None
         self.frozen = copy.deepcopy(self.model).eval()
         self.images = torch.cat(self.views)[: config.train.batch_size]
-        self.seen = CLIENTS * steps * (needs.seen_a_step + needs.seen_a_round)
+        self.seen = CLIENTS * steps * needs.seen_a_round
 
     def __call__(self) -> None:
         super().__call__()
@@ -66,8 +66,7 @@ class Needs(NamedTuple):
     """What the definition of a method asks for."""
 
     networks: int = 1  # that train
-    seen_a_step: int = 0  # times that a batch goes through a frozen network
-    seen_a_round: int = 0  # times that all images do
+    seen_a_round: int = 0  # times that all images go through a frozen network
     infused: bool = False  # FedStyle's second loss
 
 
@@ -97,7 +96,7 @@ def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> lis
     needed = {
         "ditto": Needs(networks=2),
         "apfl": Needs(networks=2),
-        "featarc": Needs(seen_a_step=1, seen_a_round=3),
+        "featarc": Needs(seen_a_round=4),
         "fedstyle": Needs(seen_a_round=2, infused=True),
     }
     ratios = []

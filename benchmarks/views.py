@@ -18,7 +18,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from fedssl.config import ViewsConfig
-from fedssl.data.geometry import kernel_size
+from fedssl.data.pixels import kernel_size
 from fedssl.data.views import View, Views
 from fedssl.rng import torch_rng
 

@@ -93,6 +93,8 @@ class Experiment:
         self.encoder = network.encoder
         self.memories = config.engine.memories(directory.memories)
         self.runner = ClientRunner(config, self.federation, network, self.memories)
+        if config.engine.sees_clients:
+            self.runner.views.get_ready(self.listener.progress)
         self.models = Models(self.runner)
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self.memories)
         self.prober = make_prober(
@@ -125,8 +127,6 @@ class Experiment:
         self.listener.round(line)
         if number % config.checkpoint.every == 0 or number == config.rounds:
             self.checkpoints.save(number, server, self.loop.memory_rounds)
-        if config.engine.sees_clients and not self.directory.picture.exists():
-            self._draw_partition()
 
     def _monitor(self, number: int) -> dict[str, Any]:
         """The probe of a round: kNN (with labels) and spread of the encoders that the method answers for.
@@ -153,6 +153,8 @@ class Experiment:
 
     def _finish(self) -> None:
         directory, config = self.directory, self.config
+        if config.engine.sees_clients:
+            self._draw_partition()
         probes = self._final_probes()
         encoder = self.models.exported(self.server, self.loop.memory_rounds)
         images = self.federation.train

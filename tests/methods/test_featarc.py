@@ -1,6 +1,7 @@
 """FeatARC: who trains which cluster model, what is added to the loss, what the server makes of uploads."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fedssl.data.views import plain
 from fedssl.errors import ConfigError, RunError
 from fedssl.evaluation.protocols import bring_back
 from fedssl.methods.clusters import Clusters, FirstClusters, by_direction
-from fedssl.methods.featarc import Anchor, FeatARC, aligned_loss
+from fedssl.methods.featarc import FeatARC, aligned_loss, projections
 from fedssl.methods.method import ServerTools
 from fedssl.methods.training import Batch
 from fedssl.objectives.byol import BYOL
@@ -91,14 +92,14 @@ def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(obj
     client = a_client(objective, FeatARC(align=weight))
     model = client.model
     start = snapshot(model)
-    # The anchor is another network than the one that is trained.
-    for name, value in model.named_parameters():
-        if not name.startswith("anchor."):
-            value.data += 0.05
+    loss = aligned_loss(client, weight)
+    # What it is aligned with is not the model that meanwhile trains.
+    for value in model.parameters():
+        value.data += 0.05
     before = snapshot(model)
     model.train()
     batch = a_batch()
-    found = aligned_loss(client, weight)(batch)
+    found = loss(batch)
 
     restore(model, before)
     model.train()
@@ -110,7 +111,7 @@ def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(obj
     else:
         p = [nn.Sequential(*(model.part(name) for name in parts))(view) for view in batch.views]
     given = objective.build(Narrow(), 3, HEADS)
-    restore(given, {name: value for name, value in start.items() if not name.startswith("anchor.")})
+    restore(given, start)
     given.eval()
     z = given.part("projector")(given.part("encoder")(plain(batch.images, 0.5, 0.25))).detach()
     distances = [-(F.normalize(each) * F.normalize(z)).sum(1).mean() for each in p]
@@ -118,30 +119,37 @@ def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(obj
     torch.testing.assert_close(found, expected)
 
 
-def test_the_given_model_takes_no_gradient_and_keeps_its_statistics():
+def test_what_a_client_is_aligned_with_takes_no_gradient_and_leaves_statistics_alone():
     client = a_client(SimCLR(), FeatARC())
     before = snapshot(client.model)
-    client.model.train()
-    aligned_loss(client, 1.0)(a_batch()).backward()
-    anchor = client.model.part("anchor")
-    assert not anchor.training
-    assert all(value.grad is None for value in anchor.parameters())
+    loss = aligned_loss(client, 1.0)
     after = snapshot(client.model)
-    for name in before:
-        if name.startswith("anchor."):
-            assert torch.equal(before[name], after[name])
-    assert not torch.equal(before["encoder.norm.running_mean"], after["encoder.norm.running_mean"])
-    trained = {id(value) for value in SimCLR().trained(client.model)}
-    assert not trained & {id(value) for value in anchor.parameters()}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not projections(client).requires_grad
+    client.model.train()
+    loss(a_batch()).backward()
+    assert all(value.grad is not None for value in client.model.part("encoder").parameters())
+
+
+def test_each_image_is_aligned_with_its_own_projection():
+    client = a_client(SimCLR(), FeatARC())
+    loss, batch = aligned_loss(client, 1.0), a_batch()
+    turned = batch.positions.flip(0)
+    again = replace(
+        batch, images=batch.images[turned], views=[v[turned] for v in batch.views], positions=turned
+    )
+    client.model.train()
+    torch.testing.assert_close(loss(batch), loss(again))
 
 
 def test_views_that_the_objective_does_not_predict_itself_are_predicted():
     """MoCo's online network sees first views only."""
     client = a_client(MoCoV2(queue=8), FeatARC())
+    loss = aligned_loss(client, 1.0)
     client.model.train()
     rows = []
     client.model.part("projector").register_forward_hook(lambda _m, _i, output: rows.append(len(output)))
-    aligned_loss(client, 1.0)(a_batch())
+    loss(a_batch())
     assert rows == [6, 6, 6]
 
 
@@ -199,7 +207,8 @@ def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
     after = client.model.state_dict()
     for name in shared:
         assert torch.equal(after[name], models[1][name])
-    assert torch.equal(after["anchor.encoder.conv.weight"], models[1]["encoder.conv.weight"])
+    given = client.model.part("projector").eval()(features(models[1])).detach()
+    torch.testing.assert_close(projections(client), given)
     assert client.received is models[1]
 
 
@@ -396,9 +405,6 @@ def test_options_are_checked():
     for wrong in ({"clusters": 0}, {"align": -1.0}):
         with pytest.raises(ConfigError):
             load({"method": {"name": "featarc", **wrong}})
-    model = SimCLR().build(Narrow(), 3, HEADS)
-    assert isinstance(FeatARC().parts(model, None, HEADS)["anchor"].module, Anchor)
-    assert FeatARC(align=0.0).parts(model, None, HEADS) == {}
 
 
 def test_workers_and_a_restart_change_nothing(tmp_path):

@@ -44,11 +44,9 @@ def fedprox_step(toy, client, model):
     own = toy.runner.federation.images_of(client, toy.config)
     parts = [model.part("encoder"), model.part("projector")]
     momenta = None
-    # The views of both batches are made in one go.
-    images, _ = own.batch(torch.cat([torch.randperm(8, generator=order) for _ in range(2)]))
-    first, second = toy.runner.views(images, draws)
-    for step in (slice(0, 8), slice(8, 16)):
-        loss = nt_xent(*projections(model, [first[step], second[step]]))
+    for _ in range(2):
+        images, _ = own.batch(torch.randperm(8, generator=order))
+        loss = nt_xent(*projections(model, toy.runner.views(images, draws)))
         loss = loss + 0.7 / 2 * squares(model, received)
         parameters = [value for part in parts for value in part.parameters()]
         gradients = torch.autograd.grad(loss, parameters)

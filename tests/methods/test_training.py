@@ -63,36 +63,15 @@ def client_of(images, side, labels=True):
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_views_of_several_small_batches_are_made_in_one_go(labels):
-    """Seven batches of 192 images of 32 pixels: two go together, and one is left."""
-    client, size = client_of(7 * 192 + 5, 32, labels), 192
-    chosen = list(batches(len(client.images), size, 1, torch_rng(0, "order")))
+def test_a_batch_has_its_images_their_labels_and_views_of_them(labels):
+    client, rng = client_of(45, 32, labels), torch_rng(0, "views")
+    chosen = list(batches(len(client.images), 10, 1, torch_rng(0, "order")))
     made = list(prepared(client, iter(chosen), torch_rng(0, "views")))
-    rng = torch_rng(0, "views")
-    expected = []
-    for group in (chosen[:2], chosen[2:4], chosen[4:6], chosen[6:]):
-        pictures = client.images.x[3:][torch.cat(group)]
-        pairs = zip(*(view.split(size) for view in client.views(pictures, rng)), strict=True)
-        expected += list(pairs)
     assert [batch.positions.tolist() for batch in made] == [positions.tolist() for positions in chosen]
-    for batch, views in zip(made, expected, strict=True):
-        assert torch.equal(batch.images, client.images.x[3:][batch.positions])
+    for batch in made:
+        pictures = client.images.x[3:][batch.positions]
+        assert torch.equal(batch.images, pictures)
         assert (batch.labels is None) if not labels else torch.equal(batch.labels, batch.positions + 3)
-        for ours, theirs in zip(batch.views, views, strict=True):
+        for ours, theirs in zip(batch.views, client.views(pictures, rng), strict=True):
             assert torch.equal(ours, theirs)
             assert ours.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize(("side", "sizes"), [(224, [4] * 6), (8, [12, 12])])
-def test_as_many_batches_go_together_as_are_small_and_at_most_three(side, sizes):
-    client, drawn = client_of(12, side), []
-    views = client.views
-
-    def noted(images, rng):
-        drawn.append(len(images))
-        return views(images, rng)
-
-    client.views = noted
-    for number, _ in enumerate(prepared(client, batches(12, 4, 2, torch_rng(0, "order")), torch_rng(0, "v"))):
-        assert sum(drawn[:-1]) <= 4 * number < sum(drawn)
-    assert drawn == sizes

@@ -120,7 +120,7 @@ class _Loss:
         train, rng = finished.federation.train, torch_rng(config.seed, "landscape")
         chosen = torch.randperm(len(train), generator=rng)[:images].sort().values
         self.labels = None if train.y is None else train.y[chosen].to(self.runner.device)
-        self.views: list[Tensor] = self.runner.views(train.x[chosen].to(self.runner.device), rng)
+        self.views: list[Tensor] = self.runner.views(train.x[chosen], rng, self.runner.device)
         restore(self.runner.model, self.runner.initial)
 
     @torch.no_grad()

@@ -1,22 +1,29 @@
-"""Views: random crops, flips and colours of a whole batch at once.
+"""Views: random crops, flips and colours of all images of a batch.
 
-All images of a batch go through each step together, each with its own random parameters, and
-every parameter is drawn on the CPU, so that views are the same on every device. In distribution
-they are what torchvision's transforms make of one image after another.
+Every image has random parameters of its own, drawn on the CPU, where views are made too (`pixels.py`): they
+are the same bits whatever the device, and whatever the number of threads. In distribution they are what
+torchvision's transforms make of one image after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedssl.config import ViewsConfig
-from fedssl.data import colour, geometry
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError, did_you_mean
+from fedssl.threads import with_threads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedssl.data.sets import Progress
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,11 @@ def plain(images: Tensor, mean: float, std: float) -> Tensor:
     return x.mul_(1 / (255 * std)).sub_(mean / std)
 
 
+CPU = torch.device("cpu")
+
+
 class Views:
     """Makes `num_views` views of a batch; if the recipe has fewer, they take turns."""
-
-    # Pixels of one colour in one view that a thread works on at a time (CPU only): enough for calls to cost
-    # little beside the work, and few enough to stay in a cache.
-    PIXELS = 1 << 17
 
     def __init__(
         self,
@@ -115,10 +121,9 @@ class Views:
         chosen = recipe(default_recipe if config.recipe == "auto" else config.recipe, min(size))
         self.views = tuple(override(chosen[i % len(chosen)], config) for i in range(num_views))
         self.size, self.channels, self.mean, self.std = size, channels, mean, std
-        self.shift, self.scale = torch.tensor(-mean / std), 1 / std
-        self.sampler = Sampler(self.views, size)
+        self._settings: NDArray[np.void] | None = None
 
-    def __call__(self, images: Tensor, rng: torch.Generator) -> list[Tensor]:
+    def __call__(self, images: Tensor, rng: torch.Generator, device: torch.device = CPU) -> list[Tensor]:
         """Of uint8 images [B, H, W, C], normalised float32 [B, C, H, W] (channels last) for each view."""
         expected = (*self.size, self.channels)
         if images.dtype != torch.uint8 or images.shape[1:] != expected:
@@ -127,131 +132,42 @@ class Views:
                 f" not of {str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
             )
         if set(self.views) == {View()}:
-            return [plain(images, self.mean, self.std) for _ in self.views]
-        results = torch.empty(len(self.views), *images.shape, device=images.device)
-        with torch.inference_mode():  # nothing takes a gradient here, and calls cost less where none can
-            self._fill(results, images, rng)
+            return [plain(images.to(device), self.mean, self.std) for _ in self.views]
+        results = self._made(images.contiguous(), rng).to(device, non_blocking=True)
         return list(results.permute(0, 1, 4, 2, 3))
 
-    def _fill(self, results: Tensor, images: Tensor, rng: torch.Generator) -> None:
-        """All views [V, B, H, W, C] of the images, part by part."""
-        draw = self.sampler(len(images), rng, images.device)
-        step = len(images) or 1
-        if images.device.type == "cpu":
-            step = max(1, self.PIXELS * torch.get_num_threads() // (self.size[0] * self.size[1]))
-        for start in range(0, len(images), step):
-            part = slice(start, start + step)
-            out = results[:, part]
-            make(self.views, images[part].to(torch.float32), draw.part(part), out)
-            torch.add(self.shift, out, alpha=self.scale, out=out)
+    def get_ready(self, progress: Progress) -> None:
+        """On a machine's first run views are compiled, which takes some seconds and is better said."""
+        progress(0, 1, "compiling views")
+        self(torch.zeros(1, *self.size, self.channels, dtype=torch.uint8), torch.Generator())
+        progress(1, 1, "compiling views")
 
+    def _made(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        """All views [V, B, H, W, C] of images on the CPU."""
+        from fedssl.data import pixels  # brings Numba, which whoever makes no views need not wait for
 
-@dataclass(frozen=True)
-class Draw:
-    """The random parameters of V views of every image of a batch. Masks stay on the CPU."""
-
-    rows: geometry.Taps  # [V, B, H, 2]: of which rows of the image, 255 is white, those of the view are made
-    columns: geometry.Taps  # [V, B, W, 2]
-    order: list[list[int]]  # of the four steps of the jitter, for each view
-    factors: Tensor  # [4, V, B]: of brightness, contrast, saturation and hue
-    grey: Tensor  # [V, B], bool
-    sigma: Tensor  # [V, B], of the blur
-    solarize: Tensor  # [V, B], bool
-
-    def part(self, images: slice) -> Draw:
-        """The parameters of some images of the batch."""
-        return Draw(
-            rows=geometry.Taps(*(each[:, images] for each in self.rows)),
-            columns=geometry.Taps(*(each[:, images] for each in self.columns)),
-            order=self.order,
-            factors=self.factors[:, :, images],
-            grey=self.grey[:, images],
-            sigma=self.sigma[:, images],
-            solarize=self.solarize[:, images],
-        )
-
-
-SHARP = 1e-3  # a standard deviation, in pixels, that leaves every pixel exactly as it is
-
-
-class Sampler:
-    """Draws the parameters of all views of a batch together: two calls for random numbers."""
-
-    def __init__(self, views: Sequence[View], size: tuple[int, int]) -> None:
-        self.views, self.size = len(views), size
-        self.crops = geometry.Crops(size, [(v.crop_min, v.crop_max) for v in views], [v.ratio for v in views])
-        margin = torch.tensor([[round(v.pad * side) for v in views] for side in size], dtype=torch.float32)
-        self.margin = margin[..., None]
-        chances = [(v.flip, v.jitter_p, v.grey, v.blur, v.solarize) for v in views]
-        self.chances = torch.tensor(chances).T[..., None]
-        strength = torch.tensor([v.jitter for v in views]).T[..., None]
-        self.unchanged = torch.tensor((1.0, 1.0, 1.0, 0.0))[:, None, None]
-        low, high = self.unchanged - strength, self.unchanged + strength
-        low[:3].clamp_min_(0)
-        sigma = torch.tensor([v.blur_sigma for v in views]).T[:, None, :, None]
-        # Ranges of what is drawn uniformly: the four factors of the jitter, and sigma.
-        self.low = torch.cat((low, sigma[0]))
-        self.span = torch.cat((high, sigma[1])).sub_(self.low)
-
-    def __call__(self, count: int, rng: torch.Generator, device: torch.device) -> Draw:
-        sizes = (self.crops.uniforms, len(self.margin), len(self.chances), len(self.low))
-        uniform = torch.rand(sum(sizes), self.views, count, generator=rng)
-        crop, shift, chance, strength = uniform.split_with_sizes(sizes)
-        # One order for the batch: over batches, every image meets every order equally often.
-        order = torch.rand(self.views, 4, generator=rng).argsort(1).tolist()
-        flip, jittered, grey, blur, solarize = chance < self.chances
-        strength = strength * self.span + self.low
-        corners, sides = self.crops(crop).chunk(2)
-        shift = (shift * (2 * self.margin + 1)).floor_().minimum(2 * self.margin).sub_(self.margin)
-        rows, columns = (
-            geometry.resized(start, length, mirrored, side)
-            for start, length, mirrored, side in zip(
-                corners + shift, sides, (torch.zeros_like(flip), flip), self.size, strict=True
+        if self._settings is None:
+            self._settings = settings_of(self.views, self.size, pixels.SETTINGS)
+        uniform = torch.rand(len(self.views), len(images), pixels.UNIFORMS, generator=rng)
+        results = torch.empty(len(self.views), *images.shape)
+        # Some of Numba's thread pools must not be entered twice at once; one sets PyTorch's threads at first.
+        with _one_at_a_time, with_threads(0):
+            threads = pixels.at_most(torch.get_num_threads())
+            pixels.make(
+                images.numpy(), self._settings, uniform.numpy(), self.mean, self.std, threads, results.numpy()
             )
-        )
-        return Draw(
-            rows=_on(device, geometry.Taps(rows.which, rows.weight.mul_(1 / 255))),
-            columns=_on(device, columns),
-            order=order,
-            factors=torch.where(jittered, strength[:4], self.unchanged).to(device),
-            grey=grey,
-            sigma=torch.where(blur, strength[4], SHARP).to(device),
-            solarize=solarize,
-        )
+        return results
 
 
-def _on(device: torch.device, taps: geometry.Taps) -> geometry.Taps:
-    return geometry.Taps(*(part.to(device) for part in taps))
+_one_at_a_time = threading.Lock()
 
 
-JITTER = (colour.brightness_, colour.contrast_, colour.saturation_, colour.hue_)
-
-
-def make(views: Sequence[View], images: Tensor, draw: Draw, out: Tensor) -> None:
-    """All views of images [N, H, W, C] in [0, 255], into `out` [V, N, H, W, C] in [0, 1]."""
-    x = geometry.sample(images, draw.rows, draw.columns)
-    for index, view in enumerate(views):
-        recolour_(x[index], view, draw, index)
-    blurred = any(view.blur for view in views)
-    out.copy_(geometry.blur(x, draw.sigma) if blurred else x.transpose(2, 4))
-    for view, result, solarize in zip(views, out, draw.solarize, strict=True):
-        if view.solarize:
-            _some(result, solarize, colour.solarize_)
-
-
-def recolour_(x: Tensor, view: View, draw: Draw, index: int) -> None:
-    """Jitter and greyscale of view number `index`, [N, C, W, H]."""
-    if view.grey and view.grey_first:
-        _some(x, draw.grey[index], colour.greyscale_)
-    for step in draw.order[index]:
-        if view.jitter[step]:
-            JITTER[step](x, draw.factors[step, index])
-    if view.grey and not view.grey_first:
-        _some(x, draw.grey[index], colour.greyscale_)
-
-
-def _some(x: Tensor, chosen: Tensor, step: Callable[[Tensor], Tensor]) -> None:
-    """Do `step` to the chosen [N] images only."""
-    which = chosen.nonzero().squeeze(1).to(x.device)
-    if len(which):
-        x.index_copy_(0, which, step(x.index_select(0, which)))
+def settings_of(views: tuple[View, ...], size: tuple[int, int], form: Any) -> NDArray[np.void]:
+    """Views as records that compiled code reads."""
+    settings = np.zeros(len(views), form)
+    for record, view in zip(settings, views, strict=True):
+        record["pad"] = [round(view.pad * side) for side in size]
+        record["crop"] = view.crop_min, view.crop_max
+        for name in set(form.names) - {"pad", "crop"}:
+            record[name] = getattr(view, name)
+    return settings

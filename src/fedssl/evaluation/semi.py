@@ -67,9 +67,9 @@ def fine_tune(
         for epoch in range(epochs):
             rng = torch_rng(seed, "semi", epoch)
             for index in batches(len(labelled), batch_size, rng):
-                images = labelled.x[index].to(device)
+                images = labelled.x[index]
                 views = plain(images, mean, std) if augment is None else augment(images, rng)
-                loss = F.cross_entropy(model(views), labelled.y[index].to(device))
+                loss = F.cross_entropy(model(views.to(device)), labelled.y[index].to(device))
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

@@ -3,8 +3,7 @@ self supervision?, ICLR 2023, §5 and Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -12,7 +11,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import ModelConfig
 from fedssl.data.views import plain
 from fedssl.methods.client import Client
 from fedssl.methods.clusters import Clusters, FirstClusters
@@ -20,8 +18,7 @@ from fedssl.methods.fedavg import FedAvg
 from fedssl.methods.latent import recorded
 from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.training import Batch, Loss, Training, objective_loss, train_locally
-from fedssl.models.encoders import Encoder
-from fedssl.models.model import Model, Part, Role
+from fedssl.models.model import Model
 from fedssl.objectives.losses import negative_cosine
 from fedssl.state import Broadcast, ClientMemory, ServerState, State, restore
 
@@ -36,17 +33,10 @@ class FeatARC(FedAvg):
     """
 
     evaluates: ClassVar[Literal["cluster"]] = "cluster"
-    effort: ClassVar[float] = 1.2  # the cluster model sees each image once, without a backward pass
+    effort: ClassVar[float] = 1.2  # networks see each image a few times a round without a backward pass
 
     clusters: int = Field(2, ge=1, description="cluster models (C); 1: align only")
     align: float = Field(1.0, ge=0, description="weight of the alignment in the loss (λ); 0: cluster only")
-
-    def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
-        if not self.align:
-            return {}
-        copied = tuple(name for name in ("encoder", "projector") if model.has(name))
-        # As a copy of these parts it is, after `start_from`, the cluster model that was received.
-        return {"anchor": Part(Anchor(model, copied), Role.DERIVED, copy_of=copied)}
 
     def remembered(self, model: Model) -> list[str]:
         own = model.names_under(["encoder"]) if self.clusters > 1 else []
@@ -105,35 +95,24 @@ def backbone_features(client: Client, encoder: nn.Module) -> Tensor:
     return torch.cat(found)
 
 
-class Anchor(nn.Module):
-    """The cluster model that a client was given, up to its projection: it stays as it is.
-
-    That includes its statistics, so it is always in evaluation mode.
-    """
-
-    def __init__(self, model: Model, parts: tuple[str, ...]) -> None:
-        super().__init__()
-        for name in parts:
-            self.add_module(name, copy.deepcopy(model.part(name)))
-        self.requires_grad_(False).train()
-
-    def train(self, mode: bool = True) -> Anchor:
-        return super().train(False)
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        for part in self.children():
-            images = part(images)
-        return images
+def projections(client: Client) -> Tensor:
+    """z_g of all of the client's images: what the model that it was given projects them to."""
+    features, model = backbone_features(client, client.model.part("encoder")), client.model
+    if not model.has("projector"):
+        return features
+    with torch.no_grad():
+        projected: Tensor = model.part("projector").eval()(features)
+    return projected
 
 
 def aligned_loss(client: Client, weight: float) -> Loss:
     """The objective + λ·½·(D(p⁺¹, z_g) + D(p⁺², z_g)) with D = −cos (Algorithm 2, line 10).
 
     p is the last of predictor, projector and encoder that the objective has; z_g, of the image without
-    augmentation, is the cluster model's projection: what a predictor predicts, and else the same head.
+    augmentation, is the cluster model's projection: what a predictor predicts, and else the same head. It
+    stays the same for a round, and is made while the client's model still is the cluster model.
     """
-    model, anchor, objective = client.model, client.model.part("anchor"), objective_loss(client)
+    model, given, objective = client.model, projections(client), objective_loss(client)
 
     def loss(batch: Batch) -> Tensor:
         with recorded(head(model)) as seen:
@@ -142,7 +121,7 @@ def aligned_loss(client: Client, weight: float) -> Loss:
         # MAE has no pass over whole images, MoCo none of its second views through the online network.
         if len(p) != len(batch.views) * len(batch.images):
             p = torch.cat([predicted(model, view) for view in batch.views])
-        z = anchor(plain(batch.images, client.views.mean, client.views.std))
+        z = given[batch.positions.to(given.device)]
         return value + weight * negative_cosine(p, z.repeat(len(batch.views), 1))
 
     return loss

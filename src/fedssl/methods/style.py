@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedssl.config import ModelConfig, ViewsConfig
 from fedssl.data.federation import ClientImages
-from fedssl.data.views import Views, plain
+from fedssl.data.views import CPU, Views, plain
 from fedssl.models.heads import build_projector
 from fedssl.models.model import Model, Part
 from fedssl.objectives.losses import full_precision
@@ -45,7 +45,10 @@ class StyleViews(Views):
     def __init__(self, like: Views) -> None:
         super().__init__(ViewsConfig(recipe="plain"), "plain", like.size, like.channels, like.mean, like.std)
 
-    def __call__(self, images: Tensor, rng: torch.Generator | None = None) -> list[Tensor]:
+    def __call__(
+        self, images: Tensor, rng: torch.Generator | None = None, device: torch.device = CPU
+    ) -> list[Tensor]:
+        images = images.to(device)
         return [plain(images, self.mean, self.std), sobel(images).sub_(self.mean).div_(self.std)]
 
 
@@ -89,7 +92,7 @@ def style_features(
     for start in range(0, len(images), 256):
         positions = torch.arange(start, min(start + 256, len(images)))
         pixels, _ = images.batch(positions)
-        both = views(pixels.to(device))
+        both = views(pixels, device=device)
         chunks.append(encoder(torch.cat(both)).float().view(2, len(positions), -1).transpose(0, 1))
     return torch.cat(chunks)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -39,8 +38,6 @@ class Batch:
 
 
 Loss = Callable[[Batch], Tensor]
-
-TOGETHER, AT_ONCE = 3, 3 << 17  # batches, and pixels of them, of which views are made in one go, at the most
 
 
 def objective_loss(client: Client, model: Model | None = None) -> Loss:
@@ -89,24 +86,12 @@ def train_locally(
 
 
 def prepared(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
-    """Batches with their views; those of several small ones are made in one go.
-
-    A batch of small images goes through its views in the time of the calls, hardly that of the arithmetic.
-    How many go together follows from their size alone, so that the same random numbers are drawn everywhere;
-    few do, since all of them are jittered in one order.
-    """
-    for first in chosen:
-        height, width = client.images.x.shape[1:3]
-        many = min(TOGETHER, max(1, AT_ONCE // (len(first) * height * width)))
-        group = [first, *itertools.islice(chosen, many - 1)]
-        images, labels = client.images.batch(torch.cat(group))
+    """Batches with their views."""
+    for positions in chosen:
+        images, labels = client.images.batch(positions)
+        views = client.views(images, rng, client.device)
         images = images.to(client.device, non_blocking=True)
-        labels = None if labels is None else labels.to(client.device)
-        views = client.views(images, rng)
-        for index, positions in enumerate(group):
-            own = slice(index * len(first), (index + 1) * len(first))
-            seen = [view[own] for view in views]
-            yield Batch(images[own], seen, None if labels is None else labels[own], rng, positions)
+        yield Batch(images, views, None if labels is None else labels.to(client.device), rng, positions)
 
 
 def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -> Iterator[Tensor]:

@@ -110,7 +110,7 @@ class Turns(Method):
 
         for positions in batches(len(client.images), config.batch_size, epochs, order):
             images, labels = client.images.batch(positions)
-            images = client.views(images.to(client.device, non_blocking=True), draws)[0]
+            images = client.views(images, draws, client.device)[0]
             labels = None if labels is None else labels.to(client.device)
             with autocast(client.device, config.precision):
                 loss = objective.discriminator_loss(model, images, labels, draws)

@@ -181,7 +181,7 @@ class _Step:
         labels = torch.zeros(batch, dtype=torch.int64, device=self.device) if objective.needs_labels else None
         self._wait()
         began = time.monotonic()
-        views = self.views(pixels.to(self.device), self.rng)
+        views = self.views(pixels, self.rng, self.device)
         with autocast(self.device, self.config.train.precision):
             loss = objective.loss(self.model, views, labels, self.rng)
         self.optimizer.zero_grad()

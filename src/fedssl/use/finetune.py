@@ -164,7 +164,7 @@ def _train(
     for epoch in range(epochs):
         rng = torch_rng(seed, "finetune", epoch)
         for index in batches(len(images), 32, rng):
-            (view,) = views(images.x[index].to(trained.device), rng)
+            (view,) = views(images.x[index], rng, trained.device)
             loss = F.cross_entropy(network(view), images.y[index].to(trained.device))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -1,0 +1,370 @@
+"""What a view does to the pixels of one image, compiled by Numba.
+
+An image is taken through all steps of its view while it lies in the processor's cache, and images are dealt
+to the threads: a view costs one reading of the image and one writing of the result. Every image has random
+parameters of its own, all of them made of uniform numbers that are drawn beforehand.
+
+In between, images are planes: float32 [C, H, W] in [0, 1], changed in place. Each step equals the function of
+its name in `torchvision.transforms.functional`. All of it is in one file because Numba, which keeps what it
+has compiled, looks at the file of `make` alone to see whether that still holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+TRIES = 10  # torchvision gives up on a crop that fits after so many, and takes the centre
+# Where the uniform numbers of one view of one image are: so many from there on.
+AREAS, RATIOS, CORNER, SHIFT = 0, TRIES, 2 * TRIES, 2 * TRIES + 2
+FLIP, JITTERED, GREY, BLUR, SOLARIZE = range(SHIFT + 2, SHIFT + 7)
+FACTORS, SIGMA, ORDER = SHIFT + 7, SHIFT + 11, SHIFT + 12
+UNIFORMS = ORDER + 3
+
+SETTINGS = np.dtype(
+    [
+        ("pad", np.float64, 2),  # down and across, in pixels
+        ("crop", np.float64, 2),  # least and largest share of the area; from 1 on: no crop
+        ("ratio", np.float64, 2),  # least and largest width / height
+        ("flip", np.float64),
+        ("jitter", np.float64, 4),  # brightness, contrast, saturation, hue
+        ("jitter_p", np.float64),
+        ("grey", np.float64),
+        ("grey_first", np.bool_),
+        ("blur", np.float64),
+        ("blur_sigma", np.float64, 2),
+        ("solarize", np.float64),
+    ]
+)
+
+# Without these types, numbers in a loop would be float64, and twice as slow.
+ZERO, ONE, HALF, THIRD, SIXTH = (np.float32(value) for value in (0, 1, 1 / 2, 1 / 3, 1 / 6))
+RED, GREEN, BLUE = (
+    np.float32(value) for value in (0.2989, 0.587, 0.114)
+)  # ITU-R 601-2, torchvision's digits
+TINY = np.float32(1e-12)  # stands in for a chroma of zero: such a pixel is grey whatever its hue
+TWO_THIRDS, SIX = np.float32(2 / 3), np.float32(6)
+WHITE = np.float32(1 / 255)
+
+
+# Sums may be taken in any order, which wide registers need; NaN and infinity stay what they are.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
+F = TypeVar("F", bound=Callable[..., Any])
+Array = Any  # of NumPy
+
+
+def compiled(function: F) -> F:
+    """A step, which becomes part of `make`."""
+    return cast(F, numba.njit(**OPTIONS)(function))
+
+
+def compiled_for_threads(function: F) -> F:
+    """Once on a machine, which takes some seconds; what comes of it is kept in a file."""
+    return cast(F, numba.njit(**OPTIONS, parallel=True, cache=True)(function))
+
+
+@compiled
+def crop_of(uniform: Array, view: Any, height: int, width: int) -> tuple[float, float, float, float]:
+    """Top, left, height, width in whole pixels, drawn as torchvision's RandomResizedCrop draws them."""
+    if view.crop[0] >= 1:
+        return 0.0, 0.0, float(height), float(width)
+    low, high = math.log(view.ratio[0]), math.log(view.ratio[1])
+    for attempt in range(TRIES):
+        share = view.crop[0] + uniform[AREAS + attempt] * (view.crop[1] - view.crop[0])
+        area, ratio = share * height * width, math.exp(low + uniform[RATIOS + attempt] * (high - low))
+        down, across = np.round(math.sqrt(area / ratio)), np.round(math.sqrt(area * ratio))
+        if 1 <= down <= height and 1 <= across <= width:
+            top = math.floor(uniform[CORNER] * (height - down + 1))
+            left = math.floor(uniform[CORNER + 1] * (width - across + 1))
+            return float(top), float(left), down, across
+    down, across = float(height), float(width)
+    if width < view.ratio[0] * height:
+        down = np.round(width / view.ratio[0])
+    elif width > view.ratio[1] * height:
+        across = np.round(height * view.ratio[1])
+    return float((height - down) // 2), float((width - across) // 2), down, across
+
+
+@compiled
+def lines_of(start: float, length: float, mirrored: bool, which: Array, weight: Array) -> None:
+    """Of a part of a line, resized to all of it: the two pixels [2, side] that each is made of, with weights.
+
+    What lies beyond the centres of the part's first and last pixel repeats them, as in cutting it out and
+    then resizing it; what lies outside of the line is black.
+    """
+    side = which.shape[1]
+    for place in range(side):
+        centre = (side - place - 0.5 if mirrored else place + 0.5) / side
+        pixel = min(max(centre * length - 0.5, 0.0), length - 1) + start
+        first = math.floor(pixel)
+        for tap in range(2):
+            wanted = first + tap
+            which[tap, place] = min(max(wanted, 0), side - 1)
+            weight[tap, place] = 1 - abs(wanted - pixel) if 0 <= wanted < side else 0
+
+
+@compiled
+def resize(
+    image: Array, rows: Array, row_weights: Array, columns: Array, weights: Array, line: Array, planes: Array
+) -> None:
+    """The image [H, W, C], 255 is white, where rows [2, H] and columns [2, W] cross: planes [C, H, W]."""
+    channels, height, width = planes.shape
+    pixels, out, long = image.reshape(-1), planes.reshape(-1), width * channels
+    (left, right), (first, second) = columns, weights
+    for y in range(height):
+        above, below = rows[0, y] * long, rows[1, y] * long
+        upper, lower = pixels[above : above + long], pixels[below : below + long]
+        over, under = row_weights[0, y] * WHITE, row_weights[1, y] * WHITE
+        for i in range(long):
+            line[i] = over * np.float32(upper[i]) + under * np.float32(lower[i])
+        begin, end, plane = y * width, (y + 1) * width, height * width
+        red = out[begin:end]
+        if channels == 1:
+            for x in range(width):
+                red[x] = first[x] * line[left[x]] + second[x] * line[right[x]]
+        else:
+            green, blue = out[plane + begin : plane + end], out[2 * plane + begin : 2 * plane + end]
+            for x in range(width):
+                a, b, i, j = first[x], second[x], 3 * left[x], 3 * right[x]
+                red[x] = a * line[i] + b * line[j]
+                green[x] = a * line[i + 1] + b * line[j + 1]
+                blue[x] = a * line[i + 2] + b * line[j + 2]
+
+
+@compiled
+def brightness(planes: Array, factor: float) -> None:
+    """Scale by a factor ≥ 0."""
+    values, by = planes.reshape(-1), np.float32(factor)
+    for i in range(len(values)):
+        values[i] = min(values[i] * by, ONE)
+
+
+@compiled
+def contrast(planes: Array, factor: float) -> None:
+    """Blend with the mean grey of the image: 0 gives that alone, 1 the image."""
+    mean, pixels = ZERO, planes[0].size
+    for c in range(len(planes)):
+        total, plane = ZERO, planes[c].reshape(-1)
+        for i in range(pixels):
+            total += plane[i]
+        mean += total * (ONE if len(planes) == 1 else (RED, GREEN, BLUE)[c])
+    blend(planes, mean / np.float32(pixels), factor)
+
+
+@compiled
+def blend(planes: Array, grey: Any, factor: float) -> None:
+    """Between a grey (0) and the image (1), or beyond."""
+    values, by = planes.reshape(-1), np.float32(factor)
+    rest = grey * (ONE - by)
+    for i in range(len(values)):
+        values[i] = min(max(values[i] * by + rest, ZERO), ONE)
+
+
+@compiled
+def saturation(planes: Array, factor: float) -> None:
+    """Blend with the grey image: 0 gives that alone, 1 the image."""
+    if len(planes) == 1:
+        return
+    red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
+    by = np.float32(factor)
+    rest = ONE - by
+    for i in range(len(red)):
+        grey = (red[i] * RED + green[i] * GREEN + blue[i] * BLUE) * rest
+        red[i] = min(max(red[i] * by + grey, ZERO), ONE)
+        green[i] = min(max(green[i] * by + grey, ZERO), ONE)
+        blue[i] = min(max(blue[i] * by + grey, ZERO), ONE)
+
+
+@compiled
+def hue(planes: Array, shift: float) -> None:
+    """Turn the hue of HSV by `shift` turns, from -0.5 to 0.5.
+
+    Let lo be a pixel's smallest colour and chroma what the largest has more. The hue's distance from red is
+    then 1 + (g + b - r - lo) / chroma sextants, on the green side where g ≥ b. On the way back each colour is
+    lo + chroma · t, with t a trapezium in the hue's distance from a fixed point. So nothing depends on which
+    colour is the largest, and pixels are worked on side by side.
+    """
+    if len(planes) == 1:
+        return
+    red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
+    by = np.float32(shift)
+    for i in range(len(red)):
+        r, g, b = red[i], green[i], blue[i]
+        lo = min(min(r, g), b)
+        chroma = max((max(max(r, g), b) - lo) * SIX, TINY)  # six times, so that hues come out in turns
+        away = (g + b - r - lo) / chroma + SIXTH
+        turned = (away if g >= b else -away) + by
+        turned -= np.floor(turned)
+        red[i] = lo + chroma * (min(max(abs(turned - HALF), SIXTH), THIRD) - SIXTH)
+        green[i] = lo + chroma * (THIRD - min(max(abs(turned - THIRD), SIXTH), THIRD))
+        blue[i] = lo + chroma * (THIRD - min(max(abs(turned - TWO_THIRDS), SIXTH), THIRD))
+
+
+@compiled
+def greyscale(planes: Array) -> None:
+    """Every colour becomes the grey one."""
+    if len(planes) == 1:
+        return
+    red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
+    for i in range(len(red)):
+        grey = red[i] * RED + green[i] * GREEN + blue[i] * BLUE
+        red[i], green[i], blue[i] = grey, grey, grey
+
+
+@compiled
+def kernel_size(side: int) -> int:
+    """About a tenth of the side (23 of 224), odd, at least 3 where reflection leaves room for it."""
+    return min(max(3, side // 10 | 1), 2 * side - 1)
+
+
+@compiled
+def gaussian(sigma: float, side: int) -> Array:
+    """The weights of the blur of a line of so many pixels."""
+    weights = np.empty(kernel_size(side), np.float32)
+    middle, total = len(weights) // 2, 0.0
+    for tap in range(len(weights)):
+        total += math.exp(-0.5 * ((tap - middle) / sigma) ** 2)
+    for tap in range(len(weights)):
+        weights[tap] = math.exp(-0.5 * ((tap - middle) / sigma) ** 2) / total
+    return weights
+
+
+@compiled
+def reflected(place: int, side: int) -> int:
+    """The pixel that a place beyond the ends of a line shows."""
+    return (side - 1) - abs(side - 1 - abs(place))
+
+
+@compiled
+def blur(planes: Array, sigma: float) -> None:
+    """Gaussian blur, reflected at the borders."""
+    channels, height, width = planes.shape
+    down, across = gaussian(sigma, height), gaussian(sigma, width)
+    above, beside = len(down) // 2, len(across) // 2
+    blurred, line = np.empty(height * width, np.float32), np.empty(width + 2 * beside, np.float32)
+    values = planes.reshape(-1)
+    for c in range(channels):
+        plane = values[c * height * width : (c + 1) * height * width]
+        for y in range(height):
+            row = blurred[y * width : (y + 1) * width]
+            row[:] = ZERO
+            for tap in range(len(down)):
+                begin = reflected(y + tap - above, height) * width
+                source, weight = plane[begin : begin + width], down[tap]
+                for x in range(width):
+                    row[x] += weight * source[x]
+        for y in range(height):
+            row, result = blurred[y * width : (y + 1) * width], plane[y * width : (y + 1) * width]
+            line[beside : beside + width] = row
+            for x in range(beside):
+                line[x] = row[reflected(x - beside, width)]
+                line[beside + width + x] = row[reflected(width + x, width)]
+            result[:] = ZERO
+            for tap in range(len(across)):
+                source, weight = line[tap : tap + width], across[tap]
+                for x in range(width):
+                    result[x] += weight * source[x]
+
+
+@compiled
+def solarize(planes: Array) -> None:
+    """Invert what is at least 0.5: then everything is the smaller of itself and its inverse."""
+    values = planes.reshape(-1)
+    for i in range(len(values)):
+        values[i] = min(values[i], ONE - values[i])
+
+
+@compiled
+def jitter(planes: Array, uniform: Array, view: Any, order: Array) -> None:
+    """Brightness, contrast, saturation and hue, in an order that is drawn for each image."""
+    for step in range(4):
+        order[step] = step
+    for last in range(3, 0, -1):
+        other = int(uniform[ORDER + last - 1] * (last + 1))
+        order[last], order[other] = order[other], order[last]
+    for place in range(4):
+        step = order[place]
+        strength, draw = view.jitter[step], uniform[FACTORS + step]
+        if strength == 0:
+            continue
+        if step == 3:
+            hue(planes, (2 * draw - 1) * strength)
+            continue
+        low, high = max(1 - strength, 0.0), 1 + strength
+        factor = low + draw * (high - low)
+        if step == 0:
+            brightness(planes, factor)
+        elif step == 1:
+            contrast(planes, factor)
+        else:
+            saturation(planes, factor)
+
+
+@compiled
+def recolour(planes: Array, uniform: Array, view: Any, order: Array) -> None:
+    """What happens to colours after the crop."""
+    grey = uniform[GREY] < view.grey
+    if grey and view.grey_first:
+        greyscale(planes)
+    if uniform[JITTERED] < view.jitter_p:
+        jitter(planes, uniform, view, order)
+    if grey and not view.grey_first:
+        greyscale(planes)
+    if uniform[BLUR] < view.blur:
+        low, high = view.blur_sigma
+        blur(planes, low + uniform[SIGMA] * (high - low))
+    if uniform[SOLARIZE] < view.solarize:
+        solarize(planes)
+
+
+@compiled
+def put(planes: Array, scale: float, shift: float, out: Array) -> None:
+    """Planes [C, H, W], normalised, to [H, W, C]."""
+    values, by, to = out.reshape(-1), np.float32(scale), np.float32(shift)
+    red = planes[0].reshape(-1)
+    if len(planes) == 1:
+        for i in range(len(red)):
+            values[i] = red[i] * by + to
+    else:
+        green, blue = planes[1].reshape(-1), planes[2].reshape(-1)
+        for i in range(len(red)):
+            values[3 * i] = red[i] * by + to
+            values[3 * i + 1] = green[i] * by + to
+            values[3 * i + 2] = blue[i] * by + to
+
+
+def at_most(threads: int) -> int:
+    """Let Numba use so many threads, if it has them."""
+    threads = min(threads, numba.config.NUMBA_NUM_THREADS)
+    numba.set_num_threads(threads)
+    return threads
+
+
+@compiled_for_threads
+def make(
+    images: Array, views: Array, uniform: Array, mean: float, std: float, threads: int, out: Array
+) -> None:
+    """All views [V, B, H, W, C], normalised, of images [B, H, W, C]; random numbers [V, B, UNIFORMS]."""
+    count, height, width, channels = images.shape
+    every = len(views) * count
+    for thread in numba.prange(threads):
+        planes = np.empty((channels, height, width), np.float32)
+        line = np.empty(width * channels, np.float32)
+        rows, columns = np.empty((2, height), np.intp), np.empty((2, width), np.intp)
+        row_weights, weights = np.empty((2, height), np.float32), np.empty((2, width), np.float32)
+        order = np.empty(4, np.intp)
+        for number in range(every * thread // threads, every * (thread + 1) // threads):
+            v, i = number // count, number % count
+            view, u = views[v], uniform[v, i]
+            top, left, down, across = crop_of(u, view, height, width)
+            top += math.floor(u[SHIFT] * (2 * view.pad[0] + 1)) - view.pad[0]
+            left += math.floor(u[SHIFT + 1] * (2 * view.pad[1] + 1)) - view.pad[1]
+            lines_of(top, down, False, rows, row_weights)
+            lines_of(left, across, u[FLIP] < view.flip, columns, weights)
+            resize(images[i], rows, row_weights, columns, weights, line, planes)
+            recolour(planes, u, view, order)
+            put(planes, 1 / std, -mean / std, out[v, i])
