@@ -15,6 +15,7 @@ from tests.small import arguments, digest, small_run
 import fedssl
 from fedssl.analysis.drift import local_models
 from fedssl.config import load, parse_overrides
+from fedssl.engines.local import InProcess
 from fedssl.engines.loop import draw_clients
 from fedssl.engines.tasks import Task
 from fedssl.engines.waves import Place, longest, places, waves
@@ -97,6 +98,18 @@ def test_what_is_written_into_the_config():
     assert engine(2, workers=2, name="flower") == (1, 1, 1)
     config = settled(load({}, {"engine.workers": 2}))
     assert settled(config) == config
+
+
+@pytest.mark.parametrize(
+    ("asked", "overshoot", "processes"), [(1, 0.0, 1), (1, 1.0, 2), (2, 0.0, 2), (3, 0.0, 3)]
+)
+def test_no_more_workers_than_a_round_has_clients(monkeypatch, asked, overshoot, processes):
+    """A client that trains on its own does so in this process: its tensors need not travel."""
+    keys = {"engine.workers": 3, "participation.per_round": asked, "participation.overshoot": overshoot}
+    config, runner = load({}, keys), SimpleNamespace(memories=SimpleNamespace(folder="memories"))
+    monkeypatch.setattr("fedssl.engines.workers.Workers", lambda *given: given[-1])
+    clients = config.engine.clients(config, runner, SimpleNamespace(clients=10))
+    assert clients == processes if processes > 1 else isinstance(clients, InProcess)
 
 
 # --- the same bits ---------------------------------------------------------------------------------------

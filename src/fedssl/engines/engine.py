@@ -31,7 +31,9 @@ class Engine(Choice):
     HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "wave", "cache_mb")
 
     name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
-    workers: int = Field(1, ge=1, description="processes that train clients")
+    workers: int = Field(
+        1, ge=1, description="processes that train clients; no more than a round has, and this one for one"
+    )
     threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
     wave: int = Field(
         0,
@@ -81,12 +83,14 @@ class Engine(Choice):
         return MemoryStore(folder, self.cache_mb)
 
     def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
-        """Where clients run: in this process, or in workers."""
+        """Where clients run: in workers, or in this process where no two of them train at once."""
         from fedssl.engines.local import InProcess
+        from fedssl.engines.loop import round_size
         from fedssl.engines.workers import Workers
 
-        if self.workers > 1:
-            return Workers(config, federation, runner.memories.folder)
+        processes = min(self.workers, sum(round_size(config.participation, federation.clients)))
+        if processes > 1:
+            return Workers(config, federation, runner.memories.folder, processes)
         return InProcess(runner)
 
     def loop(

@@ -220,15 +220,20 @@ def draw_clients(
     participation: ParticipationConfig, clients: int, seed: int, round: int
 ) -> tuple[list[int], list[int]]:
     """Ids of the clients of a round, and of those that are asked beyond them, each sorted."""
+    count, spares = round_size(participation, clients)
+    drawn = numpy_rng(seed, round, "participation").choice(clients, size=count + spares, replace=False)
+    ids = [int(client) for client in drawn]
+    return sorted(ids[:count]), sorted(ids[count:])
+
+
+def round_size(participation: ParticipationConfig, clients: int) -> tuple[int, int]:
+    """How many clients a round has, and how many are asked beyond them."""
     asked = participation.per_round
     count = (
         min(asked, clients) if isinstance(asked, int) else max(1, round_half_up(min(asked, 1.0) * clients))
     )
     count = min(count, participation.max_clients or count)
-    spares = min(math.ceil(participation.overshoot * count), clients - count)
-    drawn = numpy_rng(seed, round, "participation").choice(clients, size=count + spares, replace=False)
-    ids = [int(client) for client in drawn]
-    return sorted(ids[:count]), sorted(ids[count:])
+    return count, min(math.ceil(participation.overshoot * count), clients - count)
 
 
 def planned(

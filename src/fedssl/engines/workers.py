@@ -29,13 +29,14 @@ from fedssl.errors import RunError
 from fedssl.state import State, Upload
 from fedssl.storage import load_tensors, save_tensors, write_json
 
+Answer = dict[str, Any]  # an outcome whose upload is still a file
 GRACE = 10.0  # seconds that a worker may be later than participation.timeout before it is ended
 
 
 class Workers:
     """A pool of worker processes, each with a model of its own and the images mapped into memory."""
 
-    def __init__(self, config: Config, federation: Federation, memories: Path) -> None:
+    def __init__(self, config: Config, federation: Federation, memories: Path, processes: int) -> None:
         self.config, self.memories = config, memories
         shared_memory = Path("/dev/shm")
         self.folder = Path(
@@ -44,20 +45,20 @@ class Workers:
             )
         )
         write_setup(self.folder, config, federation, memories)
-        self.workers = [Worker(self.folder) for _ in range(config.engine.workers)]
+        self.workers = [Worker(self.folder) for _ in range(processes)]
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         written = _Broadcasts(self.folder)
         waiting = deque(sorted(enumerate(tasks), key=lambda each: each[1].turn))
-        done = dict[int, Outcome]()
+        done = dict[int, Answer]()
         yielded = 0
         try:
+            self._hand_out(waiting, written)
             while yielded < len(tasks):
-                while waiting and (idle := self._idle_for(waiting[0][1])):
-                    idle.begin(*waiting.popleft(), written)
                 self._collect(done)
+                self._hand_out(waiting, written)  # before uploads are read: nobody need wait for that
                 while yielded in done:
-                    yield done.pop(yielded)
+                    yield _outcome(done.pop(yielded))
                     yielded += 1
         except GeneratorExit:  # enough uploads without the spare ones: they are of no use any more
             while any(worker.task is not None for worker in self.workers):
@@ -71,6 +72,10 @@ class Workers:
             worker.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _hand_out(self, waiting: deque[tuple[int, Task]], written: _Broadcasts) -> None:
+        while waiting and (idle := self._idle_for(waiting[0][1])):
+            idle.begin(*waiting.popleft(), written)
+
     def _idle_for(self, task: Task) -> Worker | None:
         """A worker that can begin: threads beyond the cores would wait for each other, and slow all down."""
         running = [worker.task.threads for worker in self.workers if worker.task is not None]
@@ -79,19 +84,19 @@ class Workers:
             return None
         return next((worker for worker in self.workers if worker.task is None), None)
 
-    def _collect(self, done: dict[int, Outcome]) -> None:
+    def _collect(self, done: dict[int, Answer]) -> None:
         """Wait for an answer, a death, or a worker that is too late."""
         busy = [worker for worker in self.workers if worker.task is not None]
         ready, _, _ = select.select([worker.answers for worker in busy], [], [], 1.0)
         for worker in busy:
             limit = self.config.participation.timeout
             if worker.answers in ready:
-                position, outcome = worker.answer()
+                position, answer = worker.answer()
             elif limit and worker.seconds() > limit + GRACE:
-                position, outcome = worker.give_up(f"too late: no answer after {limit + GRACE:.0f} s")
+                position, answer = worker.give_up(f"too late: no answer after {limit + GRACE:.0f} s")
             else:
                 continue
-            done[position] = outcome
+            done[position] = answer
             if worker.process.poll() is not None:
                 self.workers[self.workers.index(worker)] = Worker(self.folder)
 
@@ -152,18 +157,21 @@ class Worker:
         except BrokenPipeError:
             pass  # the worker is dead: `answer` finds that out and says so
 
-    def answer(self) -> tuple[int, Outcome]:
+    def answer(self) -> tuple[int, Answer]:
         line = self.answers.readline()
         if not line:
             code = self.process.wait()
             return self.give_up(f"its worker process ended (exit code {code})")
-        return self._finish(_outcome(json.loads(line)))
+        answer: Answer = json.loads(line)
+        if "error" in answer:
+            raise RunError(answer["error"])
+        return self._finish(answer)
 
-    def give_up(self, reason: str) -> tuple[int, Outcome]:
+    def give_up(self, reason: str) -> tuple[int, Answer]:
         self.process.kill()
         self.process.wait()
         assert self.task is not None
-        return self._finish(Outcome(self.task.client, failure=reason, seconds=self.seconds()))
+        return self._finish({"client": self.task.client, "failure": reason, "seconds": self.seconds()})
 
     def seconds(self) -> float:
         return time.monotonic() - self._began
@@ -174,9 +182,9 @@ class Worker:
         self.tasks.close()
         self.answers.close()
 
-    def _finish(self, outcome: Outcome) -> tuple[int, Outcome]:
+    def _finish(self, answer: Answer) -> tuple[int, Answer]:
         self.task = None
-        return self._position, outcome
+        return self._position, answer
 
 
 class _Broadcasts:
@@ -204,18 +212,11 @@ class _Broadcasts:
                 Path(file).unlink(missing_ok=True)
 
 
-def _outcome(answer: dict[str, Any]) -> Outcome:
-    if "error" in answer:
-        raise RunError(answer["error"])
-    outcome = Outcome(
-        answer["client"],
-        failure=answer["failure"],
-        views=answer["views"],
-        seconds=answer["seconds"],
-        remembers=answer["remembers"],
-    )
-    if "upload" in answer:
-        file = Path(answer["upload"])
+def _outcome(answer: Answer) -> Outcome:
+    upload = answer.pop("upload", None)
+    outcome = Outcome(**answer)
+    if upload is not None:
+        file = Path(upload)
         state, numbers = load_tensors(file)
         file.unlink()
         outcome.upload = Upload(state=state, **numbers)
