@@ -23,7 +23,7 @@ from fedssl.objectives.losses import negative_cosine
 from fedssl.state import Broadcast, ClientMemory, ServerState, State, restore
 
 HEADS = ("projector", "predictor")
-FEATURES = 256  # images at a time, where only features are asked for
+FEATURES = 128  # images at a time, where only features are asked for: more would leave the cache
 
 
 class FeatARC(FedAvg):

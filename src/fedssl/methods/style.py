@@ -82,6 +82,9 @@ def style_info_nce(z: Tensor, temperature: float) -> Tensor:
     return -log_p[positive].mean()
 
 
+FEATURES = 64  # images at a time, and their outlines: more would leave the cache
+
+
 @torch.no_grad()
 def style_features(
     encoder: nn.Module, images: ClientImages, views: StyleViews, device: torch.device
@@ -89,8 +92,7 @@ def style_features(
     """h_s and h_sobel [N, 2, D] of all images of a client, from its style encoder in evaluation mode."""
     encoder.eval()
     chunks = []
-    for start in range(0, len(images), 256):
-        positions = torch.arange(start, min(start + 256, len(images)))
+    for positions in torch.split(torch.arange(len(images)), FEATURES):
         pixels, _ = images.batch(positions)
         both = views(pixels, device=device)
         chunks.append(encoder(torch.cat(both)).float().view(2, len(positions), -1).transpose(0, 1))
