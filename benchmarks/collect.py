@@ -56,11 +56,11 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "methods": ("What methods cost", ["methods.py --against fedavg"]),
-    "passes": ("What methods cost beside their passes", ["methods.py --against passes --rounds 1"]),
+    "passes": ("What methods cost beside their passes", ["methods.py --against passes --rounds 2"]),
     "clients": ("Many clients", ["clients.py"]),
     "workers": (
         "Two worker processes",
-        ["workers.py --rounds 3", "workers.py --rounds 3 --clients 5,6 --partitions dirichlet"],
+        ["workers.py --rounds 6", "workers.py --rounds 6 --clients 5,6 --partitions dirichlet"],
     ),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),
