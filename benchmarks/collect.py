@@ -60,7 +60,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     "clients": ("Many clients", ["clients.py"]),
     "workers": (
         "Two worker processes",
-        ["workers.py --rounds 6", "workers.py --rounds 6 --clients 5,6 --partitions dirichlet"],
+        ["workers.py --rounds 10", "workers.py --rounds 10 --clients 5,6 --partitions dirichlet"],
     ),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),

@@ -1,4 +1,4 @@
-"""Contestants that take turns of half a second, so that a machine that slows down slows all of them alike.
+"""Contestants that take turns, mostly of half a second: a machine that slows down slows all of them alike.
 
 Each is a group of processes of its own. While one works, the others are stopped.
 """
@@ -28,11 +28,11 @@ Tick = Callable[[], None]
 Play = Callable[[Tick], object]
 """It prepares and ticks, and ticks again after each piece of work, for ever. It must pickle."""
 
-SLICE = 0.5  # seconds of a turn
-WARM = 2  # pieces before those that count: a run draws its partition after its first round
+SLICE = 0.5  # seconds of a turn; processes that work together want longer ones: to begin costs them more
+WARM = 2  # pieces before those that count: the first finds cold caches, and workers that still import
 
 
-def in_turns(plays: Mapping[str, Play], pieces: int) -> dict[str, list[float]]:
+def in_turns(plays: Mapping[str, Play], pieces: int, turn: float = SLICE) -> dict[str, list[float]]:
     """Seconds that each piece of work took each contestant: some for warming up, and so many that count."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that nobody is left stopped for ever
     contestants: dict[str, Contestant] = {}
@@ -41,7 +41,7 @@ def in_turns(plays: Mapping[str, Play], pieces: int) -> dict[str, list[float]]:
             contestants[name] = Contestant(name, play)
         while any(len(contestant.ticks) <= WARM + pieces for contestant in contestants.values()):
             for contestant in contestants.values():
-                contestant.turn()
+                contestant.turn(turn)
     finally:
         for contestant in contestants.values():
             contestant.end()
@@ -62,10 +62,10 @@ class Contestant:
         self._listen()
         self._signal(signal.SIGSTOP)
 
-    def turn(self) -> None:
+    def turn(self, seconds: float) -> None:
         began = time.monotonic()
         self._signal(signal.SIGCONT)
-        time.sleep(SLICE)
+        time.sleep(seconds)
         self._signal(signal.SIGSTOP)
         self.turns.append((began, time.monotonic()))
         while self.pipe.poll():

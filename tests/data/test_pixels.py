@@ -297,3 +297,11 @@ def test_a_jitter_does_its_steps_in_the_order_drawn() -> None:
         for step in order:
             expected = steps[step](expected, float(factors[step]))
         torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_all_the_same() -> None:
+    names: dict[str, Any] = {}
+    exec("def twice(values):\n    for i in range(len(values)):\n        values[i] *= 2", names)  # in no file
+    values = np.arange(3.0)
+    pixels.compiled_for_threads(names["twice"])(values)
+    assert values.tolist() == [0, 2, 4]

@@ -43,9 +43,8 @@ SETTINGS = np.dtype(
 
 # Without these types, numbers in a loop would be float64, and twice as slow.
 ZERO, ONE, HALF, THIRD, SIXTH = (np.float32(value) for value in (0, 1, 1 / 2, 1 / 3, 1 / 6))
-RED, GREEN, BLUE = (
-    np.float32(value) for value in (0.2989, 0.587, 0.114)
-)  # ITU-R 601-2, torchvision's digits
+# ITU-R 601-2, with torchvision's digits.
+RED, GREEN, BLUE = (np.float32(value) for value in (0.2989, 0.587, 0.114))
 TINY = np.float32(1e-12)  # stands in for a chroma of zero: such a pixel is grey whatever its hue
 TWO_THIRDS, SIX = np.float32(2 / 3), np.float32(6)
 WHITE = np.float32(1 / 255)
@@ -63,8 +62,11 @@ def compiled(function: F) -> F:
 
 
 def compiled_for_threads(function: F) -> F:
-    """Once on a machine, which takes some seconds; what comes of it is kept in a file."""
-    return cast(F, numba.njit(**OPTIONS, parallel=True, cache=True)(function))
+    """Once on a machine, which takes some seconds; what comes of it is kept in a file, where one can be."""
+    try:
+        return cast(F, numba.njit(**OPTIONS, parallel=True, cache=True)(function))
+    except RuntimeError:  # nowhere to write to: every process compiles for itself
+        return cast(F, numba.njit(**OPTIONS, parallel=True)(function))
 
 
 @compiled

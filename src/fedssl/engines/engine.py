@@ -32,7 +32,7 @@ class Engine(Choice):
 
     name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
     workers: int = Field(
-        1, ge=1, description="processes that train clients; no more than a round has, and this one for one"
+        1, ge=1, description="processes that train clients; if a round has one client, the main one does"
     )
     threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
     wave: int = Field(
