@@ -35,12 +35,21 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         "The same, with longer rounds",
         [
             "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3",
-            "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3 --compile",
+            "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3 "
+            "--set train.compile=true",
+        ],
+    ),
+    "bf16": (
+        "A run with bfloat16 against bare steps without",
+        [
+            "throughput.py --encoders resnet8:16 --set train.precision=bf16",
+            "throughput.py --encoders resnet18:64 --batch 32 --clients 2 --steps 12 --rounds 2 "
+            "--objectives simclr,byol --set train.precision=bf16",
         ],
     ),
     "peers": (
         "Against other frameworks",
-        ["peers.py", "peers.py --compile --flower 1:0:quickstart"],
+        ["peers.py", "peers.py --set train.precision=bf16 --flower 1:0:quickstart,1:0"],
     ),
     "paired-peers": (
         "Other frameworks, with two clients at once",
@@ -52,7 +61,9 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         "Other frameworks, with a wide network",
         [
             "peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 "
-            "--flower 1:0:quickstart,1:0"
+            "--flower 1:0:quickstart,1:0",
+            "peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 "
+            "--flower 1:0:quickstart,1:0 --set train.precision=bf16",
         ],
     ),
     "methods": ("What methods cost", ["methods.py --against fedavg"]),
@@ -68,7 +79,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         "Embeddings",
         ["embed.py --encoder resnet8 --width 16 --side 32 --images 4096", "embed.py"],
     ),
-    "ideas": ("Ideas", ["ideas.py", "ideas.py --encoder resnet18 --width 64 --ideas compile"]),
+    "ideas": ("Ideas", ["ideas.py", "ideas.py --encoder resnet18 --width 64 --ideas compile,bf16"]),
 }
 
 

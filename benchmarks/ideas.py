@@ -1,10 +1,10 @@
 """What could make a training step faster than the plain one: each idea against it, in turns.
 
-fedssl keeps memory (`fedssl.allocator`) and has `train.compile` as an option; what does not pay is not in it,
-and this file shows why. The plain step is SimCLR's with its views: eager, channels-last, an optimizer over
-lists of tensors, memory kept.
+fedssl keeps memory (`fedssl.allocator`), and `train.compile` and `train.precision` are options; what does not
+pay is not in it, and this file shows why. The plain step is SimCLR's with its views: eager, channels-last, an
+optimizer over lists of tensors, memory kept.
 
-    python benchmarks/ideas.py [--ideas memory,fused,prefetch,compile,stacked] [--encoder resnet8]
+    python benchmarks/ideas.py [--ideas memory,fused,prefetch,compile,bf16,stacked] [--encoder resnet8]
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ class Compiled(Step):
     def __call__(self) -> None:
         with compiled_encoders(self.model):
             super().__call__()
+
+
+class Narrow(Step):
+    """`train.precision=bf16`: products of bfloat16, where the processor has instructions for them."""
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().loss(views)
 
 
 class Fused(Step):
@@ -171,7 +179,7 @@ class Whole(nn.Module):
 
 def against_plain(options: argparse.Namespace) -> list[Ratio]:
     """Every idea against the plain step, which keeps memory: that idea is its reverse."""
-    kinds = {"compile": Compiled, "fused": Fused, "prefetch": Prefetched}
+    kinds = {"compile": Compiled, "bf16": Narrow, "fused": Fused, "prefetch": Prefetched}
     plays = {name: repeated(partial(kinds[name], options)) for name in options.ideas if name in kinds}
     if "memory" in options.ideas:
         plays["memory given back"] = repeated(partial(Step, options), kept=False)
@@ -209,7 +217,7 @@ def main() -> None:
     parser.add_argument(
         "--ideas",
         type=lambda text: text.split(","),
-        default=["memory", "fused", "prefetch", "compile", "stacked"],
+        default=["memory", "fused", "prefetch", "compile", "bf16", "stacked"],
     )
     parser.add_argument("--encoder", default="resnet8")
     parser.add_argument("--width", type=int, default=16)

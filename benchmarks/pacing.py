@@ -28,12 +28,16 @@ Tick = Callable[[], None]
 Play = Callable[[Tick], object]
 """It prepares and ticks, and ticks again after each piece of work, for ever. It must pickle."""
 
-SLICE = 0.5  # seconds of a turn; processes that work together want longer ones: to begin costs them more
+SLICE = 0.5  # seconds of a turn
 WARM = 2  # pieces before those that count: the first finds cold caches, and workers that still import
 
 
-def in_turns(plays: Mapping[str, Play], pieces: int, turn: float = SLICE) -> dict[str, list[float]]:
-    """Seconds that each piece of work took each contestant: some for warming up, and so many that count."""
+def in_turns(plays: Mapping[str, Play], pieces: int, turn: float | None = SLICE) -> dict[str, list[float]]:
+    """Seconds that each piece of work took each contestant: some for warming up, and so many that count.
+
+    A turn of `None` is a piece. That is for contestants of several processes, which wait for each other anew
+    whenever they are stopped in the middle of their work.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that nobody is left stopped for ever
     contestants: dict[str, Contestant] = {}
     try:
@@ -62,10 +66,13 @@ class Contestant:
         self._listen()
         self._signal(signal.SIGSTOP)
 
-    def turn(self, seconds: float) -> None:
+    def turn(self, seconds: float | None) -> None:
         began = time.monotonic()
         self._signal(signal.SIGCONT)
-        time.sleep(seconds)
+        if seconds is None:
+            self._listen()
+        else:
+            time.sleep(seconds)
         self._signal(signal.SIGSTOP)
         self.turns.append((began, time.monotonic()))
         while self.pipe.poll():

@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py [--encoder resnet8] [--width 16] [--clients 5] [--images 3200] [--batch 128]
                                [--rounds 3] [--repeat 2] [--peers flower,pfl]
-                               [--flower 1:0:quickstart,1:0,2:0] [--workers 1] [--compile]
+                               [--flower 1:0:quickstart,1:0,2:0] [--workers 1] [--set train.compile=true]
 
 All train the same network from the same weights on as many views with the same SGD, and average:
 
@@ -21,7 +21,7 @@ which share the cores, each with so many DataLoader workers (0: views are made i
 is what a simulation does on two cores if nothing is set; of 1:2, 2:0 and 2:2 the second was the fastest.
 `1:0:quickstart` is written as the two projects' quickstarts are, the others are tuned. Each setting has a row
 of its own; the goal is for those of one client at a time. `--workers` names numbers of fedssl's worker
-processes, of which the best counts; `--compile` sets train.compile=true for it.
+processes, of which the best counts; `--set` changes keys of it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
     import numpy as np
     import torch
 
-    from fedssl.config import load
+    from fedssl.config import load, parse_overrides
     from fedssl.engines.runner import build_network
     from fedssl.storage import write_toml
 
@@ -77,9 +77,9 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
             "objective": "simclr",
             "train.batch_size": options.batch,
             "train.schedule": "constant",
-            "train.compile": options.compile,
             "rounds": options.rounds,
             "checkpoint.every": 1,
+            **parse_overrides(options.set),
         },
     )
     write_toml(folder / "config.toml", config.resolved())
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--peers", default="flower,pfl")
     parser.add_argument("--flower", default="1:0:quickstart,1:0,2:0", help="settings of that peer")
     parser.add_argument("--workers", default="1", help="worker processes of fedssl")
-    parser.add_argument("--compile", action="store_true", help="fedssl's steps through torch.compile")
+    parser.add_argument("--set", nargs="*", default=[], help="keys of fedssl, as KEY=VALUE")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -274,7 +274,7 @@ def main() -> None:
     names += [
         "flower " + setting.replace(":quickstart", " quickstart") for setting in options.flower.split(",")
     ]
-    ours = ", ours compiled" if options.compile else ""
+    ours = f", ours with {' '.join(options.set)}" if options.set else ""
     workers = "" if options.workers == "1" else f", ours with {options.workers} workers"
     what = f"{options.encoder} width {options.width}, {options.clients} clients{ours}{workers}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:

@@ -23,8 +23,8 @@ class Ratio:
     @property
     def goal(self) -> str:
         if self.least is not None:
-            return f"≥ {self.least:g}"
-        return "" if self.most is None else f"≤ {self.most:g}"
+            return f"≥ {self.least:.4g}"
+        return "" if self.most is None else f"≤ {self.most:.4g}"
 
     @property
     def reached(self) -> bool:

@@ -6,9 +6,9 @@ forward (the target network's too), loss, backward, optimizer step and target up
 in memory, with freed memory kept. The two take turns.
 
     python benchmarks/throughput.py [--objectives simclr] [--encoders resnet8:16] [--batch 128] [--clients 5]
-                                    [--steps 6] [--rounds 5] [--compile]
+                                    [--steps 6] [--rounds 5] [--set train.precision=bf16]
 
-`--compile` sets train.compile=true for the run, and for the bare loop not.
+`--set` changes keys of the run, and not of the bare loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pacing import config_of, in_turns, random_images, ratio, repeated, whole_ru
 from ratios import Ratio, report
 from torch import Tensor
 
-from fedssl.config import Config
+from fedssl.config import Config, parse_overrides
 from fedssl.engines.runner import build_network
 from fedssl.methods.optimizers import Optimizer
 
@@ -63,25 +63,23 @@ class Bare:
 def measure(options: argparse.Namespace, objective: str, encoder: str, width: int, folder: Path) -> Ratio:
     steps = options.clients * options.steps
     images = steps * options.batch
-    config = config_of(
-        random_images(folder, images),
-        model__encoder=encoder,
-        model__width=width,
-        train__batch_size=options.batch,
-        partition__clients=options.clients,
-        objective=objective,
-    )
-    compiled = config.model_copy(
-        update={"train": config.train.model_copy(update={"compile": options.compile})}
-    )
-    run = whole_run(compiled, folder / f"{objective}-{encoder}")
+    settings = {
+        "model.encoder": encoder,
+        "model.width": width,
+        "train.batch_size": options.batch,
+        "partition.clients": options.clients,
+        "objective": objective,
+    }
+    file = random_images(folder, images)
+    config, changed = config_of(file, **settings), config_of(file, **settings, **parse_overrides(options.set))
+    run = whole_run(changed, folder / f"{objective}-{encoder}")
     seconds = in_turns({"bare": repeated(partial(Bare, config, steps)), "run": run}, options.rounds)
     views = images * config.objective.num_views
     return Ratio(
-        f"{objective}{' compiled' if options.compile else ''}, {encoder} width {width}, "
+        f"{' '.join([objective, *options.set])}, {encoder} width {width}, "
         f"{options.clients} × {options.steps} steps of {options.batch}",
         ratio(seconds["bare"], seconds["run"]),
-        least=None if options.compile else 0.95,
+        least=None if options.set else 0.95,
         note=f"{views / min(seconds['run']):,.0f} of {views / min(seconds['bare']):,.0f} views/s",
     )
 
@@ -96,7 +94,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6, help="of one client in a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compile", action="store_true", help="the run's steps through torch.compile")
+    parser.add_argument("--set", nargs="*", default=[], help="keys of the run, as KEY=VALUE")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         report(

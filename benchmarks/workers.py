@@ -6,6 +6,9 @@
 Clients of a wave share all threads (engine.wave), so that one that is left over at the end of a round has all
 cores. The first two rounds do not count: in the first, workers still import PyTorch. Clients of `dirichlet`
 have very different numbers of images.
+
+The one process runs twice, and contestants take turns of a round. How far the two are from each other is what
+chance does here: the goal is to be no slower than the slower one.
 """
 
 from __future__ import annotations
@@ -23,20 +26,21 @@ def measure(clients: int, encoder: str, width: int, partition: str, rounds: int,
     settings = {"partition": partition, "partition__clients": clients}
     settings |= {"model__encoder": encoder, "model__width": width}
     runs = {
-        f"{workers} processes": whole_run(
+        name: whole_run(
             config_of(file, **settings, engine__workers=workers),
-            folder / f"{clients}-{encoder}-{width}-{partition}-{workers}",
+            folder / f"{clients}-{encoder}-{width}-{partition}-{name}",
         )
-        for workers in (1, 2)
+        for name, workers in (("one", 1), ("two", 2), ("one again", 1))
     }
-    # In turns of half a second, two processes took up to 6 % longer than in one go, and one process did not.
-    one, two = in_turns(runs, rounds, turn=4.0).values()
+    seconds = in_turns(runs, rounds, turn=None)
+    one, again = seconds["one"], seconds["one again"]
+    both = [(a + b) / 2 for a, b in zip(one, again, strict=True)]
     return Ratio(
         f"a round with two workers against one process, all threads, {clients} {partition} clients, "
         f"{encoder} width {width}",
-        ratio(two, one),
-        most=1.0,
-        note=f"{sum(two[-rounds:]) / rounds:.2f} and {sum(one[-rounds:]) / rounds:.2f} s",
+        ratio(seconds["two"], both),
+        most=max(ratio(one, both), ratio(again, both)),
+        note=f"{sum(seconds['two'][-rounds:]) / rounds:.2f} and {sum(both[-rounds:]) / rounds:.2f} s",
     )
 
 

@@ -92,7 +92,10 @@ class TrainConfig(Options):
         "cosine", description="learning rate over rounds; step: ×0.1 at 60 % and 80 %"
     )
     clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no limit")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on CUDA, else fp32")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="auto: bf16 on CUDA, else fp32; bf16 pays on CPUs that multiply it (AVX-512 BF16, AMX)",
+    )
     compile: bool = Field(
         False,
         description="encoders through torch.compile: faster steps after up to a minute, other rounding",

@@ -52,9 +52,10 @@ class ClientRunner:
     ) -> None:
         self.config, self.federation, self.memories = config, federation, memories
         self.device = find_device(config.device)
-        if config.train.precision == "bf16" and self.device.type == "cpu":
+        if config.train.precision == "bf16" and self.device.type == "cpu" and not multiplies_bf16():
             raise ConfigError(
-                "train.precision=bf16 needs a GPU: on a CPU it is slower, and not everywhere there"
+                "train.precision=bf16: PyTorch knows of no instructions for bfloat16 on this processor "
+                "(AVX-512 BF16 or AMX), which would be slower with it; use fp32"
             )
         self.model: Model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.initial = network.initial
@@ -181,6 +182,12 @@ class ClientRunner:
             {name: client.received[name] for name in self.shared}, upload, self.statistics, task.round
         )
         return Outcome(task.client, upload, views=training.views, remembers=remembers)
+
+
+def multiplies_bf16() -> bool:
+    """Whether this processor has instructions for bfloat16. (Others can do it, but not quickly.)"""
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def find_device(name: str) -> torch.device:
