@@ -33,11 +33,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
     ),
     "longer": (
         "The same, with longer rounds",
-        [
-            "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3",
-            "throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3 "
-            "--set train.compile=true",
-        ],
+        ["throughput.py --encoders resnet8:16 --objectives simclr,moco-v2 --steps 24 --rounds 3"],
     ),
     "bf16": (
         "A run with bfloat16 against bare steps without",
@@ -63,7 +59,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
             "peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 "
             "--flower 1:0:quickstart,1:0",
             "peers.py --encoder resnet18 --width 64 --clients 2 --images 256 --repeat 1 "
-            "--flower 1:0:quickstart,1:0 --set train.precision=bf16",
+            "--peers flower --flower 1:0:quickstart,1:0 --set train.precision=bf16",
         ],
     ),
     "methods": ("What methods cost", ["methods.py --against fedavg"]),
@@ -73,6 +69,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         "Two worker processes",
         ["workers.py --rounds 10", "workers.py --rounds 10 --clients 5,6 --partitions dirichlet"],
     ),
+    "alone": ("Two worker processes, one client a round: longer", ["workers.py --rounds 40 --clients 1"]),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),
     "embed": (
