@@ -1,6 +1,7 @@
 """Mixed precision on a processor: the same training up to bfloat16's rounding, and weights stay float32."""
 
 import math
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import torch
 from tests.small import GENERATIVE, QUEUE, digest, small_run
 
 import fedssl
+from fedssl.engines.runner import multiplies_bf16
 from fedssl.errors import ConfigError
 from fedssl.objectives import OBJECTIVES
 from fedssl.storage import load_tensors
 
 ENCODERS = [name for name in OBJECTIVES if name not in GENERATIVE]
+CPUINFO = Path("/proc/cpuinfo")
 WANTS: dict[str, dict[str, Any]] = {**QUEUE, "mae": {"model.encoder": "vit_tiny"}}
 
 
@@ -59,12 +62,19 @@ def test_methods_with_passes_of_their_own_train_too(method: str, tmp_path: Path)
     assert narrow != full
 
 
+@pytest.mark.skipif(not multiplies_bf16(), reason="workers look at the processor themselves")
 def test_two_workers_give_the_same_bits(tmp_path: Path) -> None:
     settings = {"train.precision": "bf16", "rounds": 2}
     one, two = (
         small_run(tmp_path / str(workers), **settings, **{"engine.workers": workers}) for workers in (1, 2)
     )
     assert digest(one) == digest(two)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not CPUINFO.exists(), reason="Linux on x86 says it")
+def test_what_a_processor_can_do_is_what_the_system_says() -> None:
+    flags = set(CPUINFO.read_text().split())
+    assert multiplies_bf16() == bool(flags & {"avx512_bf16", "amx_bf16"})
 
 
 def test_a_processor_that_would_be_slower_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
