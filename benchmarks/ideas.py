@@ -26,6 +26,7 @@ from fedssl.data.views import Views
 from fedssl.engines.runner import build_network
 from fedssl.methods.compiling import compiled_encoders
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.training import autocast
 from fedssl.models.heads import projected
 from fedssl.models.model import Model
 from fedssl.objectives.simclr import nt_xent
@@ -76,7 +77,7 @@ class Narrow(Step):
     """`train.precision=bf16`: products of bfloat16, where the processor has instructions for them."""
 
     def loss(self, views: list[Tensor]) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with autocast(torch.device("cpu"), "bf16"):
             return super().loss(views)
 
 
