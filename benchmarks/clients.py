@@ -24,7 +24,7 @@ from pacing import config_of, random_images
 from ratios import Ratio, report
 
 from fedssl.experiment import peak_memory_mb, resume, run
-from fedssl.report.listener import Listener, RunInfo
+from fedssl.listener import Listener, RunInfo
 from fedssl.rundir import RunDir
 from fedssl.storage import write_toml
 

@@ -30,13 +30,14 @@ from pydantic import Field
 from torch import nn
 
 from fedssl import experiment
-from fedssl.config import ModelConfig, load
+from fedssl.config import load
+from fedssl.listener import Listener
 from fedssl.methods.client import Client
 from fedssl.methods.fedavg import FedAvg
 from fedssl.methods.training import Training
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.objective import Objective
-from fedssl.report.listener import Listener
 
 HERE = Path(__file__).resolve()
 
@@ -143,7 +144,7 @@ def sites(megabytes: float, clients: int, rounds: int, folder: Path) -> Cost:
     shape = {"data.name": "none", "data.limit": 0, "data.size": 8, "data.channels": 1}
     keys = {**settings(megabytes, clients, rounds), **shape, "engine.name": "flower"}
     config = load(None, {**keys, "participation.min_clients": clients})
-    write_toml(folder / "server.toml", config.resolved())
+    write_toml(folder / "server.toml", config.to_dict())
     place = ["--host", "127.0.0.1", "--port", str(port), "--certs", str(folder / "keys" / "server")]
     began, processes = time.monotonic(), []
     try:

@@ -22,7 +22,7 @@ import numpy as np
 from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config, load
 from fedssl.experiment import run, settled
-from fedssl.report.listener import Listener, RunInfo
+from fedssl.listener import Listener, RunInfo
 
 Tick = Callable[[], None]
 Play = Callable[[Tick], object]

@@ -27,7 +27,7 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from fedssl.config import ViewsConfig
+from fedssl.data.options import ViewsConfig
 from fedssl.data.views import Views
 from fedssl.models.heads import projected
 from fedssl.models.model import Model

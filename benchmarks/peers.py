@@ -82,7 +82,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
             **parse_overrides(options.set),
         },
     )
-    write_toml(folder / "config.toml", config.resolved())
+    write_toml(folder / "config.toml", config.to_dict())
     # As a file, which brings the network's own modules and no others: peers do not import all of fedssl.
     torch.save(build_network(config, (32, 32), 3, 0).model, folder / "model.pt")
     work = {
@@ -106,7 +106,7 @@ def fedssl_run(folder: Path, workers: int) -> list[tuple[float, int, float]]:
     """When each round ended, its views, and their loss."""
     from fedssl.config import load
     from fedssl.experiment import run
-    from fedssl.report.listener import Listener
+    from fedssl.listener import Listener
 
     rounds: list[tuple[float, int, float]] = []
 

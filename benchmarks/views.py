@@ -17,7 +17,7 @@ from ratios import Ratio, report
 from torch import Tensor
 from torchvision.transforms import v2
 
-from fedssl.config import ViewsConfig
+from fedssl.data.options import ViewsConfig
 from fedssl.data.pixels import kernel_size
 from fedssl.data.views import View, Views
 from fedssl.rng import torch_rng

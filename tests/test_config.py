@@ -11,7 +11,7 @@ def test_a_config_survives_being_written_and_read_again(tmp_path):
         None, {"method.name": "fedema", "method.tau": 0.5, "participation.per_round": 0.25, "seed": 3}
     )
     file = tmp_path / "config.toml"
-    file.write_text(tomli_w.dumps(config.resolved()))
+    file.write_text(tomli_w.dumps(config.to_dict()))
     assert load(file) == config
     assert load(file).method.tau == 0.5
 
@@ -73,7 +73,7 @@ def test_missing_and_broken_files_are_errors(tmp_path):
 
 
 def test_every_key_has_a_meaning():
-    from fedssl.keys import CHOICES, describe_keys
+    from fedssl.commands.keys import CHOICES, describe_keys
 
     text = describe_keys()
     assert "None" not in text.replace("= none", "")
@@ -95,4 +95,4 @@ def test_a_method_of_ones_own_is_a_file(tmp_path):
     )
     config = load(None, {"method.name": f"{file}:Mine", "method.strength": 2.0})
     assert config.method.strength == 2.0
-    assert load(config.resolved()).method.strength == 2.0
+    assert load(config.to_dict()).method.strength == 2.0

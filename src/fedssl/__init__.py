@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedssl import aggregation, data
+from fedssl._version import __version__
 
 if TYPE_CHECKING:
     from fedssl.api import Run, resume, run
     from fedssl.state import Upload
 
-__version__ = "0.1.0"
 __all__ = ["Run", "Upload", "__version__", "aggregation", "data", "resume", "run"]
 
 _HOMES = {"Run": "fedssl.api", "resume": "fedssl.api", "run": "fedssl.api", "Upload": "fedssl.state"}

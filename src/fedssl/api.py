@@ -12,9 +12,9 @@ from torch import nn
 from fedssl import experiment
 from fedssl.config import Config, load
 from fedssl.evaluation.protocols import evaluate
+from fedssl.listener import Listener, Listeners
 from fedssl.models.describe import rebuild
 from fedssl.report.console import ConsoleListener
-from fedssl.report.listener import Listener, Listeners
 from fedssl.report.trackers import TensorBoard, WeightsAndBiases
 from fedssl.rundir import RunDir
 from fedssl.storage import load_tensors
@@ -55,19 +55,6 @@ class Run:
         """One of the protocols of `fedssl eval`; options are config keys: `**{"probe.form": "epochs"}`."""
         return evaluate(self.directory, protocol, options)
 
-    def drift(self) -> dict[str, Any]:
-        """d_w between the local models of the last round, and to the global one, by layer (Dec-SSL, §B.3)."""
-        from fedssl.analysis.drift import drift
-
-        return drift(self.path)
-
-    def feature_map(self, file: str | Path, clients: tuple[int, int] = (0, 2), images: int = 500) -> Path:
-        """A picture of the features of the global and two local models, all in one plane."""
-        from fedssl.analysis.feature_map import feature_map, save_picture
-
-        save_picture(file, feature_map(self.path, clients, images))
-        return Path(file)
-
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
@@ -83,7 +70,7 @@ def run(
 
     fedssl.run(objective="byol", method={"name": "fedema", "tau": 0.5}, rounds=50, **{"train.lr": 0.1})
     """
-    settings = config.resolved() if isinstance(config, Config) else config
+    settings = config.to_dict() if isinstance(config, Config) else config
     directory = experiment.run(load(settings, overrides), out, listeners(quiet))
     return Run(directory.path)
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedssl import __version__
+from fedssl._version import __version__
 from fedssl.allocator import freed_memory_kept
 from fedssl.commands import deploying, generating, looking, using
 from fedssl.commands.command import Command
@@ -65,7 +65,7 @@ class _KeysHelp(argparse.Action):
     """`fedssl run --help`: the usage, and every key of the config with its default and meaning."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from fedssl.keys import describe_keys
+        from fedssl.commands.keys import describe_keys
 
         print(parser.format_help())
         print(describe_keys())
@@ -157,7 +157,7 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _reproduce(options: argparse.Namespace) -> None:
     from fedssl.config import parse_overrides
-    from fedssl.reproduce import reproduce
+    from fedssl.papers import reproduce
 
     words = options.overrides
     table = options.table
@@ -186,7 +186,7 @@ def _theory_arguments(parser: argparse.ArgumentParser) -> None:
 def _theory(options: argparse.Namespace) -> None:
     from rich.progress import track
 
-    from fedssl.analysis.theory import DIMENSIONS, save_picture, study, table
+    from fedssl.papers.analysis.theory import DIMENSIONS, save_picture, study, table
 
     dimensions = options.dimensions or DIMENSIONS
     studies = [study(d, options.sources, options.seed) for d in track(dimensions, "solving", transient=True)]
@@ -203,7 +203,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    from fedssl.keys import LISTS
+    from fedssl.commands.keys import LISTS
 
     if options.kind is not None and options.kind not in LISTS:
         raise ConfigError(

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from fedssl.allocator import freed_memory_kept
-from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
+from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.loop import RoundReport
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.spread import Spread, warn_of_collapse
+from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import described
-from fedssl.report.listener import Listener, RunInfo
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState
 from fedssl.threads import with_threads
@@ -190,7 +190,7 @@ class Experiment:
         )
 
     def _draw_partition(self) -> None:
-        from fedssl.report.partition import save_picture
+        from fedssl.data.partition_picture import save_picture
 
         images = self.federation.train
         labels = None if images.y is None else images.y.numpy()

@@ -44,7 +44,7 @@ class Registry:
         """The thing itself; its module is imported now."""
         self.check(name)
         entry = self._entries.get(name, name)
-        return _load(self.kind, entry) if isinstance(entry, str) else entry
+        return load_object(self.kind, entry) if isinstance(entry, str) else entry
 
     def summary(self, name: str) -> str:
         """The first line of its docstring, read from the source: nothing is imported."""
@@ -61,7 +61,8 @@ class Registry:
         return ""
 
 
-def _load(kind: str, path: str) -> Any:
+def load_object(kind: str, path: str) -> Any:
+    """The object at an import path, `package.module:Thing` or `./file.py:Thing`; `kind` is for errors."""
     module_name, _, attribute = path.rpartition(":")
     try:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else None

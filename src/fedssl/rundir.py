@@ -48,7 +48,7 @@ class RunDir:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot make the run's folder {path}: {error}") from error
-        write_toml(run.path / "config.toml", config.resolved())
+        write_toml(run.path / "config.toml", config.to_dict())
         return run
 
     def discard(self) -> None:

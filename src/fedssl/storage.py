@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_toml(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, tomli_w.dumps(value))
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a .jsonl file (none if it does not exist); a truncated last line is ignored."""
+    if not file.exists():
+        return
+    with open(file, encoding="utf-8") as opened:
+        for line in opened:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
 
 
 def save_tensors(

@@ -18,9 +18,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedssl.config import DataConfig
 from fedssl.data import cache, sets
 from fedssl.data.cache import Listing, decode
+from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
 SHAPE = (64, 64, 3)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedssl.config import DataConfig
 from fedssl.data import embedded, sets
+from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
 

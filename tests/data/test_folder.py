@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from fedssl.config import DataConfig
 from fedssl.data import folder, sets
+from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedssl.config import DataConfig
 from fedssl.data import sets
+from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
 datasets = pytest.importorskip("datasets")

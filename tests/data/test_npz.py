@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedssl.config import DataConfig
 from fedssl.data import cache, npz, sets
+from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedssl.config import DataConfig
 from fedssl.data import DATASETS, sets
 from fedssl.data.images import ImageSet
+from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError, DataError
 
 

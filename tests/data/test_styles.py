@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedssl.config import DataConfig
 from fedssl.config import load as load_config
 from fedssl.data import sets
 from fedssl.data.federation import federate
+from fedssl.data.options import DataConfig
 from fedssl.data.sets import equal_shares, limited
 from fedssl.errors import ConfigError, DataError
 

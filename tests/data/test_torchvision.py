@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
-from fedssl.config import DataConfig
 from fedssl.data import sets
+from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError, DataError
 
 

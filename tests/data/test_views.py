@@ -17,7 +17,7 @@ from tests.threads import one_thread  # noqa: F401
 from torch import Tensor
 from torchvision import transforms
 
-from fedssl.config import ViewsConfig
+from fedssl.data.options import ViewsConfig
 from fedssl.data.views import View, Views, distortion, plain, recipe
 from fedssl.errors import ConfigError, DataError
 from fedssl.rng import torch_rng
@@ -298,7 +298,7 @@ def test_bits_depend_neither_on_threads_nor_on_the_batch(name: str) -> None:
 def test_numbas_first_parallel_work_leaves_pytorchs_threads_alone() -> None:
     program = """
 import torch
-from fedssl.config import ViewsConfig
+from fedssl.data.options import ViewsConfig
 from fedssl.data.views import Views
 torch.set_num_threads(1)
 views = Views(ViewsConfig(), "simclr", (8, 8), 3, 0.5, 0.25)

@@ -29,8 +29,8 @@ from fedssl.config import Config, load, parse_overrides
 from fedssl.errors import FedsslError
 from fedssl.generative.use import USES
 from fedssl.options import build
-from fedssl.reproduce import recipe as recipes
-from fedssl.reproduce.cells import values_of
+from fedssl.papers import recipe as recipes
+from fedssl.papers.cells import values_of
 from tests.docs.pages import FILES, ROOT, SHELL, Block, Command, blocks, commands, inline
 
 # Things that a page says the reader has, by what they are here (see `stock`).
@@ -71,7 +71,7 @@ FAST = {"run": FAST_RUN, "report": ["--map", "pca"], "theory": ["--dimensions", 
 NOT_RUN: dict[tuple[str, str], str] = {
     ("*", "make"): "installs an environment or runs all tests",
     ("*", "pip install"): "needs a package index",
-    ("*", "fedssl reproduce"): "many runs; tests/reproduce runs recipes at scale smoke",
+    ("*", "fedssl reproduce"): "many runs; tests/papers runs recipes at scale smoke",
     ("decentralized.md", "fedssl eval RUN --protocol det"): "minutes; tests/evaluation/test_detection.py",
     ("deploy.md", "fedssl server"): "runs until sites are done; tests/engines/flower/test_processes.py",
     ("deploy.md", "fedssl client"): "runs until it is stopped; tests/engines/flower/test_processes.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedssl.cli import COMMANDS
-from fedssl.reproduce.recipe import titles
+from fedssl.papers.recipe import titles
 from tests.docs.pages import FILES, ROOT
 
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}

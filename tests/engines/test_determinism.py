@@ -90,7 +90,7 @@ def test_stopping_after_every_round_changes_nothing(tmp_path):
         pass
 
     from fedssl import experiment
-    from fedssl.report.listener import Listener
+    from fedssl.listener import Listener
 
     class StopAt(Listener):
         def __init__(self, number):

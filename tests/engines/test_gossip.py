@@ -12,8 +12,8 @@ import torch
 from tests.small import SMALL, arguments, digest, small_run
 
 import fedssl
-from fedssl.checkpoint import Checkpoints
 from fedssl.config import load, parse_overrides
+from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.gossip import consensus_distance, mix
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.mixing import among, graph, metropolis_hastings, spectral_gap
@@ -290,7 +290,7 @@ def test_normalisation_layers_that_stay_at_home_are_not_mixed(tmp_path):
 
 
 def test_runs_on_different_graphs_are_different_runs():
-    from fedssl.reproduce.cells import folder
+    from fedssl.papers.cells import folder
 
     def named(**engine):
         return folder(load(SMALL, {"engine": engine}))

@@ -13,7 +13,6 @@ from pydantic import PrivateAttr
 from tests.small import arguments, digest, small_run
 
 import fedssl
-from fedssl.analysis.drift import local_models
 from fedssl.config import load, parse_overrides
 from fedssl.engines.local import InProcess
 from fedssl.engines.loop import draw_clients
@@ -22,6 +21,7 @@ from fedssl.engines.waves import Place, longest, places, waves
 from fedssl.engines.workers import Workers
 from fedssl.experiment import settled
 from fedssl.methods.fedavg import FedAvg
+from fedssl.papers.analysis.drift import local_models
 from fedssl.state import Broadcast, layer_distances
 from fedssl.threads import with_threads
 

@@ -11,11 +11,11 @@ from tests.small import small_run
 from torch import nn
 
 import fedssl
-from fedssl.config import ProbeConfig
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
 from fedssl.evaluation.features import extract
+from fedssl.evaluation.options import ProbeConfig
 from fedssl.evaluation.protocols import bring_back
 from fedssl.evaluation.styles import StyleFeatures, own_encoder, style_features, told_apart
 from fedssl.evaluation.tuned import fit_tuned

@@ -9,9 +9,6 @@ from tests.small import SMALL, small_run
 
 import fedssl
 from fedssl.cli import main
-from fedssl.config import DetectionConfig, ModelConfig
-from fedssl.data.scenes import Scenes, scene
-from fedssl.data.shapes import draw
 from fedssl.errors import ConfigError, DataError, RunError
 from fedssl.evaluation.detection import (
     Tuning,
@@ -24,7 +21,11 @@ from fedssl.evaluation.detection import (
     to_target,
 )
 from fedssl.evaluation.detector import Maps, build_detector
+from fedssl.evaluation.options import DetectionConfig
+from fedssl.evaluation.scenes import Scenes, scene
+from fedssl.evaluation.shapes import draw
 from fedssl.models.encoders import build_encoder
+from fedssl.models.options import ModelConfig
 
 TINY = {
     "detection.limit": 4,
@@ -341,8 +342,8 @@ def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
 
 
 def test_both_numbers_of_a_recipe_come_from_one_evaluation(run):
-    from fedssl.reproduce.measure import take
-    from fedssl.reproduce.recipe import Measure
+    from fedssl.papers.measure import take
+    from fedssl.papers.recipe import Measure
 
     config = {"detection": {key.split(".")[1]: value for key, value in TINY.items()} | {"steps": 1}}
     box = take(run.path, Measure(kind="detection", config=config))

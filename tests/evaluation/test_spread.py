@@ -12,11 +12,12 @@ from tests.small import SMALL, small_run
 from torch import Tensor, nn
 
 from fedssl import experiment
-from fedssl.config import DataConfig, load
+from fedssl.config import load
 from fedssl.data.federation import Federation
 from fedssl.data.images import ImageSet
+from fedssl.data.options import DataConfig
 from fedssl.evaluation.spread import COLLAPSED, Spread, warn_of_collapse
-from fedssl.report.listener import Listener
+from fedssl.listener import Listener
 
 
 class Notes(Listener):

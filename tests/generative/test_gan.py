@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from fedssl.config import load
 from fedssl.engines.runner import build_network
 from fedssl.errors import ConfigError, DataError
-from fedssl.generative.adversarial import DISCRIMINATORS, GENERATORS, Adversarial, players
-from fedssl.generative.gan import ConditionalGAN
-from fedssl.generative.losses import Latents, draw_pairs
 from fedssl.models.model import Model, Role
+from fedssl.objectives.generative.adversarial import DISCRIMINATORS, GENERATORS, Adversarial, players
+from fedssl.objectives.generative.gan import ConditionalGAN
+from fedssl.objectives.generative.losses import Latents, draw_pairs
 from tests.generative.small import KINDS
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from fedssl.generative.layers import EqualLinear, SpectralConv, SpectralEmbedding, SpectralLinear
+from fedssl.objectives.generative.layers import EqualLinear, SpectralConv, SpectralEmbedding, SpectralLinear
 
 
 @pytest.fixture(

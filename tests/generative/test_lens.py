@@ -15,7 +15,7 @@ from fedssl.config import load
 from fedssl.data.federation import federate
 from fedssl.engines.runner import build_network
 from fedssl.errors import ConfigError
-from fedssl.generative.lens import (
+from fedssl.objectives.generative.lens import (
     FLIPS,
     MIRRORED,
     NEGATIVE,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedssl.generative.losses import (
+from fedssl.objectives.generative.losses import (
     deception,
     discrimination,
     draw_latents,

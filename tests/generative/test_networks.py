@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedssl.errors import ConfigError
-from fedssl.generative.canvas import Canvas
-from fedssl.generative.networks import (
+from fedssl.objectives.generative.canvas import Canvas
+from fedssl.objectives.generative.networks import (
     Critic,
     FlatTrunk,
     Generator,
@@ -122,7 +122,7 @@ def test_a_canvas_goes_from_black_to_white() -> None:
     images = canvas.normalised(torch.tensor([-1.0, 0.0, 0.5, 1.0]).view(4, 1, 1, 1))
     assert images.flatten().tolist() == [-2, 0, 1, 2]
     assert canvas.pixels(images).flatten().tolist() == [0, 128, 191, 255]
-    from fedssl.config import DataConfig
+    from fedssl.data.options import DataConfig
 
     made = Canvas.of(DataConfig(mean=0.4, std=0.2), (8, 8), 3, "it")
     assert (made.black, made.white) == pytest.approx((-2, 3))

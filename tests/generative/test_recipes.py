@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedssl.errors import ConfigError
-from fedssl.reproduce.cells import cells
-from fedssl.reproduce.recipe import comparisons, load, titles
+from fedssl.papers.cells import cells
+from fedssl.papers.recipe import comparisons, load, titles
 
 NAMES = [name for name in titles() if name.startswith("padpaf")]
 

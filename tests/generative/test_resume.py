@@ -15,10 +15,10 @@ import torch
 
 import fedssl
 from fedssl import experiment
-from fedssl.checkpoint import Checkpoints
 from fedssl.config import load
+from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.memory import MemoryStore
-from fedssl.report.listener import Listener
+from fedssl.listener import Listener
 from fedssl.storage import write_toml
 from tests.generative.small import KINDS, run_of
 
@@ -72,7 +72,7 @@ def test_stopping_after_every_round_changes_nothing(kind: str, tmp_path: Path) -
 def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path: Path) -> None:
     keys = {"rounds": 6, "checkpoint.every": 2}
     whole = run_of("gan", tmp_path / "whole", **keys)
-    write_toml(tmp_path / "config.toml", load(KINDS["gan"], keys).resolved())
+    write_toml(tmp_path / "config.toml", load(KINDS["gan"], keys).to_dict())
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "fedssl.cli"]
     process = subprocess.Popen(

@@ -17,11 +17,11 @@ from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.tasks import Task
 from fedssl.evaluation.models import Models
-from fedssl.generative.adversarial import players
 from fedssl.methods.client import Client
 from fedssl.methods.method import ServerTools
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.padpaf import PaDPaF
+from fedssl.objectives.generative.adversarial import players
 from fedssl.state import ServerState, Upload
 from tests.generative.small import KINDS, run_of
 

@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 
 from fedssl.config import load
 from fedssl.engines.runner import build_network
-from fedssl.generative.vae import divergence, reconstruction
+from fedssl.objectives.generative.vae import divergence, reconstruction
 from tests.generative.small import KINDS
 
 

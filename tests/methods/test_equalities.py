@@ -57,7 +57,7 @@ def test_lambda_is_computed_once_and_survives_a_restart(tmp_path):
 
     from fedssl import experiment
     from fedssl.config import load
-    from fedssl.report.listener import Listener
+    from fedssl.listener import Listener
 
     class Stop(Exception):
         pass

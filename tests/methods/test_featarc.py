@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedssl.aggregation.fedavg import FedAvg as Mean
 from fedssl.aggregation.server_optimizer import ServerOptimizer
-from fedssl.config import ModelConfig, load
+from fedssl.config import load
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError, RunError
 from fedssl.evaluation.protocols import bring_back
@@ -20,6 +20,7 @@ from fedssl.methods.clusters import Clusters, FirstClusters, by_direction
 from fedssl.methods.featarc import FeatARC, aligned_loss, projections
 from fedssl.methods.method import ServerTools
 from fedssl.methods.training import Batch
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.byol import BYOL
 from fedssl.objectives.mae import MAE
 from fedssl.objectives.moco import MoCoV2
@@ -411,7 +412,7 @@ def test_workers_and_a_restart_change_nothing(tmp_path):
     from tests.small import SMALL
 
     from fedssl import experiment
-    from fedssl.report.listener import Listener
+    from fedssl.listener import Listener
 
     class Stop(Exception):
         pass

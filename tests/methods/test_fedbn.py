@@ -5,7 +5,7 @@ import torch
 from tests.small import digest, small_run
 from torch import nn
 
-from fedssl.config import ModelConfig, load
+from fedssl.config import load
 from fedssl.errors import ConfigError
 from fedssl.evaluation.protocols import bring_back
 from fedssl.methods import METHODS
@@ -13,6 +13,7 @@ from fedssl.methods.ema import mix
 from fedssl.models import ENCODERS
 from fedssl.models.encoders import build_encoder
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.byol import BYOL
 
 TIMM = (  # BatchNorm with and without activation, GroupNorm, LayerNorm 1-D and 2-D, RMS, EvoNorm, FRN, GRN

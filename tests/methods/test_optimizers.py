@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedssl.config import TrainConfig
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.options import TrainConfig
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
@@ -35,7 +35,7 @@ def test_steps_equal_those_of_torch_optim(name):
 def test_the_first_step_does_not_load_the_compiler():
     code = """
 import sys, torch
-from fedssl.config import TrainConfig
+from fedssl.methods.options import TrainConfig
 from fedssl.methods.optimizers import Optimizer
 parameter = torch.nn.Parameter(torch.ones(2))
 optimizer = Optimizer([parameter], TrainConfig(), 0.1)

@@ -23,8 +23,8 @@ from fedssl import experiment
 from fedssl.config import load
 from fedssl.errors import ConfigError
 from fedssl.evaluation.protocols import bring_back
+from fedssl.listener import Listener
 from fedssl.methods.proximal import proximal
-from fedssl.report.listener import Listener
 from fedssl.rng import torch_rng
 
 

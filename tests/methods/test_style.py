@@ -7,8 +7,8 @@ from scipy import ndimage
 from tests.onestep import naive_style_loss
 from torch import nn
 
-from fedssl.config import ViewsConfig
 from fedssl.data.federation import ClientImages
+from fedssl.data.options import ViewsConfig
 from fedssl.data.shifts import Shift
 from fedssl.data.views import Views
 from fedssl.methods.style import (

@@ -4,10 +4,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedssl.config import TrainConfig, ViewsConfig
 from fedssl.data.federation import ClientImages
+from fedssl.data.options import ViewsConfig
 from fedssl.data.shifts import Shift
 from fedssl.data.views import Views
+from fedssl.methods.options import TrainConfig
 from fedssl.methods.training import batches, learning_rate, prepared
 from fedssl.rng import torch_rng
 

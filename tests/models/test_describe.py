@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import fedssl.models.rebuild
-from fedssl.config import ModelConfig
 from fedssl.models.describe import described
 from fedssl.models.encoders import build_encoder
+from fedssl.models.options import ModelConfig
 
 
 def rebuild_alone(description: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> nn.Module:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError
 from fedssl.models import ENCODERS
 from fedssl.models.encoders import build_encoder, finer_stem
+from fedssl.models.options import ModelConfig
 
 SMALL_TIMM = [
     "resnet34",
@@ -139,7 +139,7 @@ def test_the_first_step_needs_no_slow_imports() -> None:
     program = """
 import sys, torch
 torch.set_num_threads(1)
-from fedssl.config import ModelConfig
+from fedssl.models.options import ModelConfig
 from fedssl.models.encoders import build_encoder
 from fedssl.objectives import OBJECTIVES
 config = ModelConfig(width=4)

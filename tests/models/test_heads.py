@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedssl.config import ModelConfig
 from fedssl.models.heads import build_predictor, build_projector, mlp
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 
 PAPER = ModelConfig(projector_hidden=4096, projector_out=2048, predictor_hidden=4096)
 

@@ -8,8 +8,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.models.encoders import build_encoder
+from fedssl.models.options import ModelConfig
 from fedssl.models.pointwise import Pointwise
 
 

@@ -7,9 +7,9 @@ import torch
 from tests.threads import one_thread  # noqa: F401
 from torch import Tensor
 
-from fedssl.config import ModelConfig
 from fedssl.models.encoders import build_encoder
 from fedssl.models.model import Model
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.objective import Objective
 
 TINY = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 16, "patch": 4}

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError
 from fedssl.models.encoders import build_encoder
 from fedssl.models.model import Model, Role
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.mae import MAE, Positions, encode, patchify
 
 SMALL = {"decoder_width": 12, "decoder_depth": 1, "decoder_heads": 3}

@@ -107,7 +107,7 @@ def run_dir(
     """A run directory with just the files that are given."""
     path.mkdir(parents=True)
     keys = {"rounds": 3, "method": "fedema", "objective": "byol", "partition.clients": 2, **overrides}
-    write_toml(path / "config.toml", load(None, keys).resolved())
+    write_toml(path / "config.toml", load(None, keys).to_dict())
     if metrics is not None:
         (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     for name, value in (("result", result), ("partition", partition)):

@@ -34,8 +34,8 @@ def test_linear_is_scikit_learns_logistic_regression(run: fedssl.Run, photos: Pa
     logits = network(tuned.test.x.numpy())
     torch.testing.assert_close(logits.softmax(1), tuned.probabilities, rtol=1e-4, atol=1e-5)
 
-    from fedssl.config import DataConfig
     from fedssl.data import sets
+    from fedssl.data.options import DataConfig
     from fedssl.use.trained import load_trained
 
     encoder = load_trained(run.path)

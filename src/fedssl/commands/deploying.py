@@ -107,9 +107,9 @@ def _client(options: argparse.Namespace) -> None:
 
 def _count(data: Path) -> int:
     """How many images there are, without decoding them; errors show before anything is started."""
-    from fedssl.config import DataConfig
     from fedssl.data.folder import load as load_folder
     from fedssl.data.npz import load as load_npz
+    from fedssl.data.options import DataConfig
 
     config = DataConfig(name="folder", root=str(data), size=1)
     images, _ = load_npz(config) if data.suffix == ".npz" else load_folder(config)

@@ -167,7 +167,7 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
 def _schema(options: argparse.Namespace) -> None:
     import json
 
-    from fedssl.schema import schema
+    from fedssl.commands.schema import schema
     from fedssl.storage import write_text
 
     text = json.dumps(schema(), indent=1) + "\n"

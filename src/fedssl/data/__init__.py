@@ -45,8 +45,8 @@ DATASETS = Registry(
     {
         "digits": "fedssl.data.embedded:digits",
         "mnist5k": "fedssl.data.embedded:mnist5k",
-        "simpson": "fedssl.data.simpson:simpson",
-        "simpson-cluttered": "fedssl.data.simpson:simpson_cluttered",
+        "simpson": "fedssl.papers.simpson.points:simpson",
+        "simpson-cluttered": "fedssl.papers.simpson.points:simpson_cluttered",
         "npz": "fedssl.data.npz:load",
         "folder": "fedssl.data.folder:load",
         "cifar10": "fedssl.data.torchvision:cifar10",

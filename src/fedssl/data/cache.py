@@ -31,7 +31,7 @@ from fedssl.data.reading import readers
 from fedssl.errors import DataError
 
 if TYPE_CHECKING:
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 Shape = tuple[int, int, int]
 Entry = tuple[Path, dict[str, Any]]  # the file of pixels, and what is known about it

@@ -19,8 +19,8 @@ from fedssl.data.images import ImageSet
 from fedssl.errors import DataError
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
-    from fedssl.data.sets import Progress
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
 
 
 def digits(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, None]:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fedssl.config import Config
 from fedssl.data.images import ImageSet
-from fedssl.data.sets import Progress, load, split_holdout
+from fedssl.data.sets import load, split_holdout
 from fedssl.data.shifts import Shift
 from fedssl.errors import ConfigError, DataError
+from fedssl.progress import Progress
 
 
 @dataclass(frozen=True)

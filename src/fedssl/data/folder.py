@@ -26,8 +26,8 @@ from fedssl.data.reading import readers
 from fedssl.errors import DataError
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
-    from fedssl.data.sets import Progress
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 LAYOUTS = {1: "image", 2: "class/image", 3: "style/class/image"}

@@ -23,8 +23,8 @@ from fedssl.data.sets import to_labels
 from fedssl.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
-    from fedssl.data.sets import Progress
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
 
 LABELS = ("label", "labels", "fine_label")
 TESTS = ("test", "validation", "valid", "val")

@@ -25,8 +25,8 @@ from fedssl.data.sets import check_labels, check_pixels, to_labels
 from fedssl.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
-    from fedssl.data.sets import Progress
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
 
 SLOW = (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2)
 WORTH_KEEPING = 4 << 20  # bytes; less is decompressed in half a second

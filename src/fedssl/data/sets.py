@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from fedssl.data import DATASETS
 from fedssl.data.cache import Listing, decode
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError
+from fedssl.progress import Progress
 from fedssl.rng import numpy_rng
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
+    from fedssl.data.options import DataConfig
 
 Indices = NDArray[np.int64]
 Images = ImageSet | Listing
@@ -33,12 +34,6 @@ Kind = TypeVar("Kind", bound=Images)
 
 MOST_CLASSES = 1 << 20
 STEP_BYTES = 1 << 25  # uint8 bytes converted at a time: as float32 they are four times as many
-
-
-class Progress(Protocol):
-    """Told now and then how far a slow step has come."""
-
-    def __call__(self, done: int, total: int, what: str) -> None: ...
 
 
 def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tuple[ImageSet, ImageSet | None]:

@@ -20,8 +20,8 @@ from fedssl.data.torchvision import DIGITS
 from fedssl.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
-    from fedssl.data.sets import Progress
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
 
 ROOTED = ("npz", "folder", "huggingface")  # these need a data.root of their own
 

@@ -17,8 +17,8 @@ from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from fedssl.config import DataConfig
-    from fedssl.data.sets import Progress
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
 
 STL10_SPLITS = ("train", "unlabeled", "train+unlabeled")
 

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedssl.config import ViewsConfig
 from fedssl.data.images import ImageSet
+from fedssl.data.options import ViewsConfig
 from fedssl.errors import ConfigError, DataError, did_you_mean
 from fedssl.threads import with_threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 
 @dataclass(frozen=True)

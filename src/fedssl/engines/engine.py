@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from fedssl.config import Config
     from fedssl.data.federation import Federation
-    from fedssl.data.sets import Progress
     from fedssl.engines.loop import Clients, RoundLoop
     from fedssl.engines.memory import MemoryStore
     from fedssl.engines.runner import ClientRunner
+    from fedssl.progress import Progress
     from fedssl.state import ServerState
 
 

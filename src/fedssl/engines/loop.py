@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fedssl.config import Config, ParticipationConfig
+from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.check import problem_with
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.options import ParticipationConfig
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.engines.waves import Place, places
 from fedssl.errors import RunError

@@ -114,7 +114,7 @@ def write_setup(folder: Path, config: Config, federation: Federation, memories: 
     write_json(
         folder / "setup.json",
         {
-            "config": config.resolved(),
+            "config": config.to_dict(),
             "memories": str(memories.resolve()),
             "classes": list(images.classes),
             "mirrored": images.mirrored,

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedssl.data.scene_sets import load
-from fedssl.data.scenes import Scene, Scenes
 from fedssl.data.sets import to_channels
 from fedssl.errors import ConfigError, DataError, RunError
 from fedssl.evaluation.detector import build_detector
-from fedssl.report.progress import bar
+from fedssl.evaluation.scene_sets import load
+from fedssl.evaluation.scenes import Scene, Scenes
+from fedssl.progress import bar
 from fedssl.rng import derive, torch_rng
 
 if TYPE_CHECKING:
-    from fedssl.config import DetectionConfig
-    from fedssl.data.sets import Progress
+    from fedssl.evaluation.options import DetectionConfig
     from fedssl.evaluation.protocols import Finished
+    from fedssl.progress import Progress
 
 DECAYS = (2 / 3, 8 / 9)  # 60,000 and 80,000 of the 90,000 steps of the 1× schedule
 WARM_UP = 1000  # steps at most

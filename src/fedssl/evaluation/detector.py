@@ -15,8 +15,8 @@ from fedssl.errors import ConfigError
 from fedssl.models.resnet import ResNet
 
 if TYPE_CHECKING:
-    from fedssl.config import DetectionConfig
-    from fedssl.data.scenes import Scenes
+    from fedssl.evaluation.options import DetectionConfig
+    from fedssl.evaluation.scenes import Scenes
 
 MOST_LEVELS = 4  # of the encoder: the coarsest, as in the papers
 FINEST = 2  # stride; a pyramid at every pixel costs more than it finds

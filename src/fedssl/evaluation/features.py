@@ -13,7 +13,7 @@ from fedssl.data.views import plain
 from fedssl.errors import DataError
 
 if TYPE_CHECKING:
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 BATCH = 256  # images
 

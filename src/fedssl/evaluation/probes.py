@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedssl.config import DataConfig, ProbeConfig
 from fedssl.data.images import ImageSet
+from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError
 from fedssl.evaluation import knn, linear
 from fedssl.evaluation.features import check_features, extract, feature_std
+from fedssl.evaluation.options import ProbeConfig
 from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.subset import subset
 from fedssl.rng import torch_rng

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from fedssl.checkpoint import Checkpoints
 from fedssl.config import Config, load
 from fedssl.data import sets
 from fedssl.data.federation import Federation
 from fedssl.data.images import ImageSet
 from fedssl.data.views import Views, fitting
+from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.errors import ConfigError, DataError, RunError, did_you_mean
 from fedssl.evaluation.detection import detection
@@ -70,7 +70,7 @@ def evaluate(directory: RunDir, protocol: str, overrides: Mapping[str, Any]) -> 
 def bring_back(directory: RunDir, overrides: Mapping[str, Any]) -> Finished:
     """Rebuild a run from its directory."""
     trained = directory.config()
-    config = load(trained.resolved(), overrides)
+    config = load(trained.to_dict(), overrides)
     torch.set_num_threads(config.engine.all_threads or torch.get_num_threads())
     federation = trained.engine.federation(trained)
     images = federation.train

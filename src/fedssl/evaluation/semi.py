@@ -19,7 +19,7 @@ from fedssl.models.heads import mlp
 from fedssl.rng import derive, torch_rng
 
 if TYPE_CHECKING:
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # uint8 images to normalised views, one of each
 

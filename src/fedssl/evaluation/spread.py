@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedssl.config import DataConfig
 from fedssl.data.federation import Federation
 from fedssl.data.images import ImageSet
+from fedssl.data.options import DataConfig
 from fedssl.evaluation.features import extract, feature_std
 
 IMAGES = 256  # are enough for a standard deviation

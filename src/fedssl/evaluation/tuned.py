@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import ProbeConfig
 from fedssl.errors import RunError
 from fedssl.evaluation import linear
 from fedssl.evaluation.linear import LinearProbe
+from fedssl.evaluation.options import ProbeConfig
 from fedssl.evaluation.probes import Prober
 from fedssl.evaluation.scores import Scores, score
 from fedssl.models.tuned import Tuned

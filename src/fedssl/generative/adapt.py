@@ -8,14 +8,14 @@ from typing import Any
 from pydantic import Field
 
 from fedssl import experiment
-from fedssl.checkpoint import Checkpoints
 from fedssl.config import load
+from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.memory import MemoryStore
 from fedssl.evaluation.protocols import bring_back
 from fedssl.generative.grids import Grid, Labels
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
-from fedssl.report.listener import Listener
+from fedssl.listener import Listener
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState
 
@@ -55,4 +55,4 @@ class Adapt(Use):
         writer = Checkpoints(checkpoints, 0, MemoryStore(checkpoints / "clients", 0))
         writer.save(0, ServerState(studio.run.server.models), {})
         writer.wait()
-        return RunDir.create(path, load(studio.run.trained.resolved(), keys))
+        return RunDir.create(path, load(studio.run.trained.to_dict(), keys))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fedssl.extras import installed
 from fedssl.generative.judge import Judge, find_judge
-from fedssl.generative.losses import Latents
 from fedssl.generative.sampling import BATCH, Studio
 from fedssl.generative.use import Use
+from fedssl.objectives.generative.losses import Latents
 
 WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
 

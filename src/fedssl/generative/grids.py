@@ -16,9 +16,9 @@ from torch import Tensor
 
 from fedssl.errors import ConfigError
 from fedssl.generative.judge import find_judge
-from fedssl.generative.losses import Latents
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
+from fedssl.objectives.generative.losses import Latents
 
 SEEN = 28  # pixels a side that an image in a picture has at least
 TITLE, GAP = 12, 8  # pixels above and between panels

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import ModelConfig, TrainConfig
 from fedssl.data.cache import folder
 from fedssl.errors import DataError
 from fedssl.generative.sampling import BATCH, Studio
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.options import TrainConfig
 from fedssl.models.encoders import build_encoder
+from fedssl.models.options import ModelConfig
 from fedssl.rng import derive, torch_rng
 from fedssl.state import restore
 from fedssl.storage import load_tensors, save_tensors

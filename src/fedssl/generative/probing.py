@@ -10,12 +10,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import TrainConfig
 from fedssl.errors import DataError
 from fedssl.evaluation import linear
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.options import TrainConfig
 
 
 class Labelled(NamedTuple):

@@ -16,18 +16,18 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import TrainConfig
 from fedssl.data.folder import read_image
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
-from fedssl.generative.adversarial import frozen
 from fedssl.generative.grids import save_panels
 from fedssl.generative.judge import find_judge
-from fedssl.generative.losses import Latents, draw_latents
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.options import TrainConfig
 from fedssl.objectives.barlow_twins import barlow_twins
+from fedssl.objectives.generative.adversarial import frozen
+from fedssl.objectives.generative.losses import Latents, draw_latents
 from fedssl.rng import derive
 from fedssl.state import restore
 from fedssl.storage import load_tensors, save_tensors

@@ -16,10 +16,10 @@ from fedssl.data.views import plain
 from fedssl.engines.tasks import Task
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.protocols import Finished
-from fedssl.generative.canvas import Canvas
-from fedssl.generative.image import ImageModel, canvas_of
-from fedssl.generative.losses import Latents, draw_latents
 from fedssl.models.model import Model
+from fedssl.objectives.generative.canvas import Canvas
+from fedssl.objectives.generative.image import ImageModel, canvas_of
+from fedssl.objectives.generative.losses import Latents, draw_latents
 from fedssl.rng import torch_rng
 
 BATCH = 250

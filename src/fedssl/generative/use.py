@@ -27,7 +27,7 @@ USES = Registry(
         "restyle": "fedssl.generative.restyle:Restyle",
         "anonymize": "fedssl.generative.restyle:Anonymize",
         "adapt": "fedssl.generative.adapt:Adapt",
-        "simpson": "fedssl.generative.simpson:Simpson",
+        "simpson": "fedssl.papers.simpson.fit:Simpson",
     },
 )
 

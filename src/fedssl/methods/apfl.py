@@ -11,7 +11,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
 from fedssl.methods.latent import recorded, replaced
@@ -19,6 +18,7 @@ from fedssl.methods.method import Method
 from fedssl.methods.training import Batch, Training, train_locally
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
+from fedssl.models.options import ModelConfig
 
 
 class APFL(Method):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedssl.config import TrainConfig
 from fedssl.data.federation import ClientImages
 from fedssl.data.views import Views
+from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
 from fedssl.objectives.objective import Objective
 from fedssl.rng import torch_rng

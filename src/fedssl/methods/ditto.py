@@ -9,13 +9,13 @@ from typing import ClassVar, cast
 from pydantic import Field
 from torch import nn
 
-from fedssl.config import ModelConfig
 from fedssl.methods.client import Client
 from fedssl.methods.method import Method
 from fedssl.methods.proximal import proximal
 from fedssl.methods.training import Training, objective_loss, train_locally
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
+from fedssl.models.options import ModelConfig
 
 
 class Ditto(Method):

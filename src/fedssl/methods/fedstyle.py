@@ -12,7 +12,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
 from fedssl.methods.latent import recorded, replaced
@@ -28,6 +27,7 @@ from fedssl.methods.style import (
 from fedssl.methods.training import Batch, Loss, Training, train_locally
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
+from fedssl.models.options import ModelConfig
 from fedssl.models.tuned import Tuned
 from fedssl.objectives.target import Target
 from fedssl.state import Broadcast, ClientMemory

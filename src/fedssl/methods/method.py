@@ -17,11 +17,11 @@ from torch import nn
 
 from fedssl.aggregation.rule import Fold, Rule
 from fedssl.aggregation.server_optimizer import ServerOptimizer
-from fedssl.config import ModelConfig
 from fedssl.methods.client import Client
 from fedssl.methods.training import Training, train_locally
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
+from fedssl.models.options import ModelConfig
 from fedssl.options import Choice
 from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload
 

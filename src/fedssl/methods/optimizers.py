@@ -13,7 +13,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from fedssl.config import TrainConfig
+from fedssl.methods.options import TrainConfig
 
 
 class Optimizer:

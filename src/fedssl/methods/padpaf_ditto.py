@@ -9,7 +9,6 @@ from typing import ClassVar, Literal, cast
 from pydantic import Field
 from torch import nn
 
-from fedssl.config import ModelConfig
 from fedssl.methods.client import Client
 from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.padpaf import Mean
@@ -17,6 +16,7 @@ from fedssl.methods.training import Training
 from fedssl.methods.turns import Pull, Turns
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
+from fedssl.models.options import ModelConfig
 from fedssl.state import Broadcast, ClientMemory, ServerState
 
 

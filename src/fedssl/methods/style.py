@@ -9,11 +9,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import ModelConfig, ViewsConfig
 from fedssl.data.federation import ClientImages
+from fedssl.data.options import ViewsConfig
 from fedssl.data.views import CPU, Views, plain
 from fedssl.models.heads import build_projector
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import full_precision
 from fedssl.objectives.objective import Objective
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedssl.config import TrainConfig
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.compiling import compiled_encoders
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
 
 

@@ -10,12 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedssl.config import TrainConfig
 from fedssl.errors import ConfigError
-from fedssl.generative.adversarial import Adversarial, players
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import Method
 from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.options import TrainConfig
 from fedssl.methods.proximal import proximal
 from fedssl.methods.training import (
     Training,
@@ -26,6 +25,7 @@ from fedssl.methods.training import (
     train_locally,
 )
 from fedssl.models.model import Model
+from fedssl.objectives.generative.adversarial import Adversarial, players
 
 
 @dataclass(frozen=True)

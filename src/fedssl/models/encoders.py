@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.models import ENCODERS
 from fedssl.models.describe import describe, rebuild
+from fedssl.models.options import ModelConfig
 from fedssl.models.pointwise import replace_narrow_strides
 from fedssl.models.resnet import Basic, Bottleneck, ResNet
 

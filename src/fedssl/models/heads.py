@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.models.model import Model
+from fedssl.models.options import ModelConfig
 
 
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -13,9 +13,9 @@ OBJECTIVES = Registry(
         "barlow-twins": "fedssl.objectives.barlow_twins:BarlowTwins",
         "mae": "fedssl.objectives.mae:MAE",
         "supervised": "fedssl.objectives.supervised:Supervised",
-        "gan": "fedssl.generative.gan:GAN",
-        "conditional-gan": "fedssl.generative.gan:ConditionalGAN",
-        "linear-gan": "fedssl.generative.linear:LinearGAN",
-        "vae": "fedssl.generative.vae:VAE",
+        "gan": "fedssl.objectives.generative.gan:GAN",
+        "conditional-gan": "fedssl.objectives.generative.gan:ConditionalGAN",
+        "linear-gan": "fedssl.papers.simpson.model:LinearGAN",
+        "vae": "fedssl.objectives.generative.vae:VAE",
     },
 )

@@ -13,9 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.models.heads import build_predictor, build_projector, projected
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import negative_cosine
 from fedssl.objectives.objective import Objective
 from fedssl.objectives.target import follow, target_part

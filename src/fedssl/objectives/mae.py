@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.errors import ConfigError
 from fedssl.models.encoders import check_patch
 from fedssl.models.model import Model, Part, Role
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import full_precision
 from fedssl.objectives.objective import Objective
 

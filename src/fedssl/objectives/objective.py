@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedssl.config import ModelConfig
 from fedssl.models.encoders import Encoder, build_encoder
 from fedssl.models.model import Model
+from fedssl.models.options import ModelConfig
 from fedssl.options import Choice
 
 if TYPE_CHECKING:

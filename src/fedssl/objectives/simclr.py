@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import ModelConfig
 from fedssl.models.heads import build_projector, projected
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import full_precision
 from fedssl.objectives.objective import Objective
 

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from fedssl.report.listener import Listener, RunInfo
-from fedssl.report.partition import text_bars
+from fedssl.data.partition_picture import text_bars
+from fedssl.listener import Listener, RunInfo
 
 
 class ConsoleListener(Listener):

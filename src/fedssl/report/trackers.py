@@ -8,7 +8,7 @@ from typing import Any
 
 from fedssl.errors import ConfigError
 from fedssl.extras import installed
-from fedssl.report.listener import Listener, RunInfo
+from fedssl.listener import Listener, RunInfo
 
 
 def scalars(line: dict[str, Any]) -> dict[str, float]:
@@ -57,7 +57,7 @@ class WeightsAndBiases(Listener):
         if not installed("wandb"):
             raise ConfigError("log.wandb needs the package wandb: pip install 'fedssl[wandb]'")
         self._run = importlib.import_module("wandb").init(
-            project=project, name=info.path.name, config=info.config.resolved(), dir=str(info.path)
+            project=project, name=info.path.name, config=info.config.to_dict(), dir=str(info.path)
         )
 
     def round(self, line: dict[str, Any]) -> None:

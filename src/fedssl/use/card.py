@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedssl import __version__
+from fedssl._version import __version__
 from fedssl.config import Config
 from fedssl.rundir import RunDir
 from fedssl.use.trained import Trained
@@ -27,7 +27,7 @@ def card(source: Path, trained: Trained, file: Path) -> str:
         f"## How good it is\n\n{_probes(directory, trained)}",
         f"## Limits\n\n{_limits(config, trained)}",
         f"## Made with\n\nfedssl {__version__}; the whole configuration:\n\n```json\n"
-        f"{json.dumps(config.resolved(), indent=2)}\n```",
+        f"{json.dumps(config.to_dict(), indent=2)}\n```",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -26,7 +26,7 @@ from fedssl.storage import write_atomic
 from fedssl.use.trained import Trained
 
 if TYPE_CHECKING:
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 BATCH = 64
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.config import DataConfig, ViewsConfig
 from fedssl.data import sets
 from fedssl.data.images import ImageSet
+from fedssl.data.options import DataConfig, ViewsConfig
 from fedssl.data.views import Views, fitting
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.features import extract
@@ -27,7 +27,7 @@ from fedssl.use.classifier import on_top, save_classifier
 from fedssl.use.trained import Trained, load_trained
 
 if TYPE_CHECKING:
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 How = Literal["linear", "full"]
 

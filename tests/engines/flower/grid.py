@@ -18,7 +18,7 @@ from fedssl.engines.flower.client import app
 from fedssl.engines.flower.engine import Flower
 from fedssl.engines.flower.launch import with_sites
 from fedssl.experiment import Experiment
-from fedssl.report.listener import Listener
+from fedssl.listener import Listener
 from fedssl.rundir import RunDir
 
 

@@ -83,7 +83,7 @@ class Sites:
 
     def configure(self, values: dict[str, Any], **keys: Any) -> None:
         config = load(values, {**SHAPE, "engine.name": "flower", "participation.max_change": 10.0, **keys})
-        write_toml(self.folder / "server.toml", config.resolved())
+        write_toml(self.folder / "server.toml", config.to_dict())
 
     def server(self) -> Process:
         place = (

@@ -18,11 +18,11 @@ from fedssl.extras import installed
 if TYPE_CHECKING:
     from fedssl.config import Config
     from fedssl.data.federation import Federation
-    from fedssl.data.sets import Progress
     from fedssl.engines.flower.nodes import Grid
     from fedssl.engines.loop import Clients, RoundLoop
     from fedssl.engines.memory import MemoryStore
     from fedssl.engines.runner import ClientRunner
+    from fedssl.progress import Progress
 
 
 def needs_flower() -> None:

@@ -129,7 +129,7 @@ def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
         raise ConfigError(
             f"{out} holds a run with another config: see its config.toml, or choose another --out"
         )
-    write_toml(out / "config.toml", with_sites(stored, numbered).resolved())
+    write_toml(out / "config.toml", with_sites(stored, numbered).to_dict())
     return directory
 
 

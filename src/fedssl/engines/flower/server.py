@@ -62,7 +62,7 @@ class GridClients:
         self.connected: dict[int, Node] = {}
         self.poll = 0.5 if self.at_sites else 0.05
         self._unanswered: dict[str, Node] = {}  # by message: asked in an earlier round
-        self._config = config.resolved()
+        self._config = config.to_dict()
         self.longest = self._longest_upload()
         self._about: dict[str, Any] = {"clients": federation.clients, "config": self._config}
         self._folder: Path | None = None

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from fedssl.config import MAIN_KEY
+from fedssl.config import EXECUTION, MAIN_KEY
+from fedssl.papers.results import mean_and_spread
+from fedssl.papers.verdict import judge
 from fedssl.report.html.curves import Curve, curves, described, rank, thinned, tidy
 from fedssl.report.html.files import RunFiles, is_number
-from fedssl.reproduce.cells import HOW
-from fedssl.reproduce.results import mean_and_spread
-from fedssl.reproduce.verdict import judge
 
 NO_KEY = "none"
 MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
@@ -67,7 +66,11 @@ def identity(run: RunFiles) -> str:
 
 
 def settings(run: RunFiles) -> dict[str, Any]:
-    what = {key: value for key, value in run.values.items() if key != "seed" and key.split(".")[0] not in HOW}
+    what = {
+        key: value
+        for key, value in run.values.items()
+        if key != "seed" and key.split(".")[0] not in EXECUTION
+    }
     engine = run.config.engine.identity() if run.config is not None else {}
     return what | {f"engine.{key}": value for key, value in engine.items()}
 

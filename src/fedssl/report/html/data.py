@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedssl import __version__
+from fedssl._version import __version__
 from fedssl.errors import RunError
 from fedssl.report.html import clients, compare, pictures, words
 from fedssl.report.html.curves import curves, tidy

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedssl.config import MAIN_KEY, Config, from_values, read_toml
+from fedssl.config import MAIN_KEY, Config, flatten, from_values, read_toml
 from fedssl.errors import ConfigError
-from fedssl.reproduce.measure import flat, lines
 from fedssl.rundir import RunDir
+from fedssl.storage import read_lines
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class RunFiles:
         """Parts that are not those of the plain run, and keys that are not at their part's default."""
         if self.config is None:
             return set()
-        resolved = self.config.resolved()
+        resolved = self.config.to_dict()
         chosen = {section: {main: resolved[section][main]} for section, main in MAIN_KEY.items()}
-        plain = dict(flat(from_values(chosen).resolved()))
-        first = dict(flat(from_values({}).resolved()))
+        plain = dict(flatten(from_values(chosen).to_dict()))
+        first = dict(flatten(from_values({}).to_dict()))
         plain |= {f"{section}.{main}": first[f"{section}.{main}"] for section, main in MAIN_KEY.items()}
-        here = dict(flat(resolved))
+        here = dict(flatten(resolved))
         written_out = {"engine.threads", "engine.wave"}  # by every run
         return {key for key in here if here[key] != plain.get(key)} - written_out
 
@@ -85,13 +85,13 @@ def read(path: str | Path) -> RunFiles:
     files = [directory.path / name for name in names]
     return RunFiles(
         path=directory.path,
-        values=dict(flat(raw if config is None else config.resolved())),
+        values=dict(flatten(raw if config is None else config.to_dict())),
         config=config,
         problem=problem,
         metrics=directory.metrics(),
         result=_json(directory.result_file),
         partition=_json(directory.path / "partition.json"),
-        evaluations=list(lines(directory.path / "evaluations.jsonl")),
+        evaluations=list(read_lines(directory.path / "evaluations.jsonl")),
         written=max(file.stat().st_mtime for file in files if file.exists()),
     )
 

@@ -24,7 +24,7 @@ from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
 
 if TYPE_CHECKING:
-    from fedssl.data.sets import Progress
+    from fedssl.progress import Progress
 
 Projection = Literal["tsne", "umap", "pca"]
 Indices = NDArray[np.int64]

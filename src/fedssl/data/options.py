@@ -1,0 +1,44 @@
+"""Config sections `data` and `views`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedssl.options import Options
+
+
+class DataConfig(Options):
+    name: str = Field("digits", description="data set (see `fedssl list datasets`)")
+    root: str = Field("", description="file or folder: for npz and folder, and where downloads go")
+    limit: int = Field(0, ge=0, description="seeded stratified subset of so many images; 0: all")
+    size: int = Field(
+        0,
+        ge=0,
+        description="side in pixels that images are resized to; 0: as they are (folders of mixed or large "
+        "sizes: the median side, at most 224; celeba: 64)",
+    )
+    channels: Literal[0, 1, 3] = Field(0, description="1 grey, 3 colour; 0: as they are")
+    split: str = Field("", description="Hugging Face: TRAIN/TEST; stl10: train, unlabeled, train+unlabeled")
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of a set that brings no test split")
+    holdout: float = Field(
+        0.0, ge=0, lt=1, description="labelled share kept out of pre-training (for eval --protocol semi)"
+    )
+    memory_mb: int = Field(4096, ge=1, description="larger sets are read from a memory-mapped cache")
+    mean: float = Field(0.5, description="subtracted from pixels in [0,1]")
+    std: float = Field(0.25, gt=0, description="pixels are divided by it")
+
+
+class ViewsConfig(Options):
+    recipe: Literal["auto", "simclr", "moco-v1", "byol", "mae", "supervised", "plain"] = Field(
+        "auto", description="augmentations; auto: the objective's own"
+    )
+    crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
+    flip: float | None = Field(
+        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's, 0 for digits"
+    )
+    jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
+    grey: float | None = Field(None, ge=0, le=1, description="chance of greyscale; none: the recipe's")
+    blur: float | None = Field(None, ge=0, le=1, description="chance of blur; none: the recipe's")
+    solarize: float | None = Field(None, ge=0, le=1, description="chance of solarize; none: the recipe's")

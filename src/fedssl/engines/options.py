@@ -1,0 +1,47 @@
+"""Config sections `participation`, `wire` and `checkpoint`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedssl.options import Options
+
+
+class ParticipationConfig(Options):
+    per_round: int | float = Field(1.0, gt=0, description="clients per round: a count (5), or a share (0.25)")
+    max_clients: int = Field(0, ge=0, description="never more clients per round than this; 0: no limit")
+    min_clients: int = Field(1, ge=1, description="fewer uploads than this stop the run (it can be resumed)")
+    overshoot: float = Field(
+        0.0,
+        ge=0,
+        description="clients asked beyond per_round, as a share of it; the first to be done count",
+    )
+    failure_rate: float = Field(
+        0.0, ge=0, lt=1, description="simulated: chance that a client fails in a round"
+    )
+    timeout: float = Field(0.0, ge=0, description="seconds after which a client is too late; 0: never")
+    max_change: float = Field(
+        0.0,
+        ge=0,
+        description="an upload is refused if its distance from the global model is more than so many times "
+        "the norm of that; 0: no limit (`fedssl server`: 10)",
+    )
+    max_images: int = Field(
+        0, ge=0, description="an upload is refused if its client claims to have more images; 0: no limit"
+    )
+
+
+class WireConfig(Options):
+    """What travels between server and clients."""
+
+    dtype: Literal["float32", "float16"] = Field(
+        "float32", description="floating point numbers are rounded to this before they are sent"
+    )
+    max_mb: int = Field(2048, ge=1, description="longer messages are refused unread")
+
+
+class CheckpointConfig(Options):
+    every: int = Field(5, ge=1, description="rounds between checkpoints (and always at the end)")
+    keep: int = Field(1, ge=0, description="checkpoints to keep; 0: all (trajectories need them)")

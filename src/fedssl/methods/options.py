@@ -1,0 +1,30 @@
+"""Config section `train`: local training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedssl.options import Options
+
+
+class TrainConfig(Options):
+    epochs: float = Field(2.0, gt=0, description="local epochs per round (E); a fraction is allowed")
+    batch_size: int = Field(32, ge=2, description="images per step (B)")
+    lr: float = Field(0.05, gt=0, description="learning rate of the first round")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="fresh in every round")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
+    weight_decay: float = Field(5e-4, ge=0, description="L2 penalty on all trained parameters")
+    schedule: Literal["cosine", "constant", "step"] = Field(
+        "cosine", description="learning rate over rounds; step: ×0.1 at 60 % and 80 %"
+    )
+    clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no limit")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="auto: bf16 on CUDA, else fp32; bf16 pays on CPUs that multiply it (AVX-512 BF16, AMX)",
+    )
+    compile: bool = Field(
+        False,
+        description="encoders through torch.compile: faster steps after up to a minute, other rounding",
+    )

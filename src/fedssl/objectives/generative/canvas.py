@@ -1,0 +1,37 @@
+"""What generators draw on, and how their values become pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedssl.data.options import DataConfig
+from fedssl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """The shape of the images, and the normalised values of black and white (data.mean, data.std)."""
+
+    side: int
+    channels: int
+    black: float
+    white: float
+
+    @staticmethod
+    def of(data: DataConfig, size: tuple[int, int], channels: int, what: str) -> Canvas:
+        if size[0] != size[1]:
+            raise ConfigError(f"{what} draws square images, and these are {size[0]}×{size[1]}: set data.size")
+        return Canvas(size[0], channels, (0 - data.mean) / data.std, (1 - data.mean) / data.std)
+
+    def normalised(self, drawn: Tensor) -> Tensor:
+        """Values from −1 to 1 on the scale of the images that networks see."""
+        half = (self.white - self.black) / 2
+        return drawn * half + (self.black + half)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Normalised images [B, C, H, W] as uint8 [B, H, W, C] on the CPU."""
+        unit = (images.detach().float() - self.black) / (self.white - self.black)
+        return unit.mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu()

@@ -1,0 +1,137 @@
+"""The cells of a recipe: every row in every column with every seed, each with its config and its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedssl.config import EXECUTION, MAIN_KEY, SECTIONS, Config
+from fedssl.config import load as load_config
+from fedssl.errors import ConfigError
+from fedssl.papers.recipe import Column, Measure, Recipe, Row, Scale
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the table: a run, and what is measured of it."""
+
+    row: str
+    column: str
+    seed: int
+    config: Config
+    measure: Measure
+    folder: str  # of the run, named by what its config says
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} · {self.column} · seed {self.seed}"
+
+
+def cells(recipe: Recipe, scale: Scale, seeds: int, overrides: Mapping[str, Any]) -> list[Cell]:
+    """Seed by seed, so that a table that is stopped half-way has whole rows of fewer seeds."""
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
+    if "seed" in overrides:
+        raise ConfigError(f"seed={overrides['seed']}: seeds are 0 … N−1, set N with --seeds")
+    return [
+        _cell(recipe, scale, row, column, seed, overrides)
+        for seed in range(seeds)
+        for row in recipe.rows_at(scale)
+        for column in recipe.columns_at(scale)
+    ]
+
+
+def _cell(
+    recipe: Recipe, scale: Scale, row: Row, column: Column, seed: int, overrides: Mapping[str, Any]
+) -> Cell:
+    where = f"{recipe.file.name}: row {row.name!r}, column {column.name!r}"
+    try:
+        values = {**values_of(recipe, scale, row, column), "seed": seed}
+        config = load_config(values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if overrides:
+        config = load_config(values, overrides)
+    config = _with_file(config, values.get("data", {}).get("root", ""), f"{recipe.name} at scale {scale}")
+    return Cell(row.name, column.name, seed, config, recipe.measure_of(row, column), folder(config))
+
+
+def values_of(recipe: Recipe, scale: Scale, row: Row, column: Column) -> dict[str, Any]:
+    """What the recipe says about one cell: base, scale, column, row, each over the one before."""
+    values: dict[str, Any] = {}
+    for layer in (
+        recipe.base,
+        recipe.scale.get(scale, {}),
+        column.config,
+        column.scale.get(scale, {}),
+        row.config,
+        row.scale.get(scale, {}),
+    ):
+        values = overlay(values, layer)
+    return values
+
+
+def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top. Where it names a part (a method, a partition), keys of another part are dropped."""
+    merged = dict(under)
+    for section, given in over.items():
+        main = MAIN_KEY.get(section)
+        value = {main: given} if main and isinstance(given, str) else given
+        below = merged.get(section, {})
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            if section in SECTIONS and SECTIONS[section].chosen and main in value:
+                fields = SECTIONS[section].registry().get(str(value[main])).model_fields
+                below = {key: old for key, old in below.items() if key in fields}
+            value = {**below, **value}
+        merged[section] = value
+    return merged
+
+
+def _with_file(config: Config, file: str, what: str) -> Config:
+    """A file or folder that the recipe names is looked for in the folder that data.root gives."""
+    data = config.data
+    path = Path(data.root).expanduser()
+    inside = path / Path(file).name
+    if (data.name == "npz" and path.is_dir()) or (data.name == "folder" and inside.is_dir()):
+        path = inside
+    if data.name != "npz" and not (data.root and path.is_dir()):
+        return config
+    if not path.exists():
+        raise ConfigError(
+            f"{what} needs {path.name}, and there is no {path}: give its folder, data.root=FOLDER"
+        )
+    return config.model_copy(update={"data": data.model_copy(update={"root": str(path.resolve())})})
+
+
+def locate(runs: Path, cell: Cell) -> Path:
+    """Where the run of a cell is, or is to be.
+
+    A run of an older version is found again if its config, with the defaults of keys that are new since,
+    says the same.
+    """
+    path = runs / cell.folder
+    if not (path / "config.toml").exists():
+        for other in sorted(runs.glob(f"{cell.folder[:-8]}{'?' * 8}/config.toml")):
+            try:
+                if folder(load_config(other)) == cell.folder:
+                    return other.parent
+            except ConfigError:  # a key that is gone: not the same
+                continue
+    return path
+
+
+def folder(config: Config) -> str:
+    """`cifar10-byol-fedema-s0-1a2b3c4d`: the same config is the same run, in whichever table it stands."""
+    what = {key: value for key, value in config.to_dict().items() if key not in EXECUTION}
+    what |= {"engine": config.engine.identity()} if config.engine.identity() else {}
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+    data = (
+        Path(config.data.root).stem.removesuffix("_train") if config.data.name == "npz" else config.data.name
+    )
+    words = (data, config.objective.name, config.method.name, f"s{config.seed}", digest)
+    return re.sub(r"[^\w.-]+", "_", "-".join(words))

@@ -1,0 +1,214 @@
+"""What a table would cost here: steps to train, times the seconds of one, from a few real ones."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedssl.config import Config
+from fedssl.data.options import DataConfig
+from fedssl.data.partitions import Pool
+from fedssl.data.views import Views
+from fedssl.engines.loop import sample_clients
+from fedssl.engines.runner import build_network, find_device
+from fedssl.experiment import settled
+from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.training import autocast
+from fedssl.rng import torch_rng
+from fedssl.threads import with_threads
+
+BUDGET = 6.0  # seconds for all measurements together
+QUICK = 0.03  # seconds of a step on two images; slower ones are measured on few
+
+# Images and their shape, of sets of which a share is the test split …
+SPLIT = {"digits": (1797, (8, 8, 1)), "mnist5k": (5000, (28, 28, 1))}
+# … and training images of sets that would have to be downloaded to be counted.
+KNOWN = {
+    "cifar10": (50_000, (32, 32, 3)),
+    "cifar100": (50_000, (32, 32, 3)),
+    "mnist": (60_000, (28, 28, 1)),
+    "fashion-mnist": (60_000, (28, 28, 1)),
+    "usps": (7_291, (16, 16, 1)),
+    "svhn": (73_257, (32, 32, 3)),
+}
+
+
+@dataclass(frozen=True)
+class Images:
+    """How many there are to train on, and their height, width and depth."""
+
+    count: int
+    shape: tuple[int, int, int]
+    styles: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run trains."""
+
+    clients: int  # that take part in a round
+    steps: int  # of all clients in all rounds
+
+
+def images(data: DataConfig) -> Images | None:
+    """Without reading pixels; none where that cannot be known."""
+    if "+" in data.name:
+        return _joined(data)
+    styles = 1
+    if data.name == "npz":
+        count, shape = _npz_shape(Path(data.root))
+        styles = _npz_styles(Path(data.root))
+    elif data.name in SPLIT:
+        count, shape = SPLIT[data.name]
+        count -= round(data.test_fraction * count)
+    elif data.name in KNOWN:
+        count, shape = KNOWN[data.name]
+    else:
+        return None
+    height, width, depth = shape
+    side = data.size
+    return Images(data.limit or count, (side or height, side or width, data.channels or depth), styles)
+
+
+def _joined(data: DataConfig) -> Images | None:
+    """Several sets as styles of one (see fedssl.data.styles)."""
+    found = []
+    for name in data.name.split("+"):
+        file = Path(data.root).expanduser() / f"{name}_train.npz"
+        source = {"name": "npz", "root": str(file)} if data.root and file.is_file() else {"name": name}
+        part = images(data.model_copy(update={"limit": 0, **source}))
+        if part is None:
+            return None
+        found.append(part)
+    shape = max(max(part.shape[:2]) for part in found), max(part.shape[2] for part in found)
+    return Images(data.limit or sum(part.count for part in found), (shape[0], shape[0], shape[1]), len(found))
+
+
+def plan(config: Config, count: int, styles: int = 1) -> Plan:
+    """Clients and steps, with images spread evenly."""
+    pooled, train = config.method.pools_data, config.train
+    each = Pool(styles, None, np.arange(styles))  # one image of every style
+    clients = 1 if pooled else config.partition.clients_for(each)
+    taking_part = 1 if pooled else config.partition.workers or clients
+    selected = len(sample_clients(config.participation, taking_part, config.seed, 1))
+    own = max(1, round(count * (1 - config.data.holdout) * config.partition.amount / clients))
+    per_epoch = own // min(train.batch_size, own)
+    return Plan(selected, config.rounds * selected * max(1, round(train.epochs * per_epoch)))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a step: some that every step takes (the optimizer's), and some for each image."""
+
+    step: float
+    image: float
+
+    def seconds(self, batch: int) -> float:
+        return self.step + self.image * batch
+
+
+class Stopwatch:
+    """The pace of each model and objective, measured once; when time is up, a like one's stands in."""
+
+    def __init__(self, budget: float = BUDGET) -> None:
+        self.until = time.monotonic() + budget
+        self.known: dict[str, dict[str, Pace]] = {}  # by model, then by objective
+
+    def seconds(self, config: Config, shape: tuple[int, int, int]) -> float:
+        """Of one step of this config."""
+        model = json.dumps([config.model.model_dump(), config.views.model_dump(), config.device, shape])
+        like = self.known.setdefault(model, {})
+        objective = config.objective.model_dump_json()
+        if objective not in like:
+            late = time.monotonic() > self.until
+            slowest = max(like.values(), key=lambda pace: pace.image) if late and like else None
+            like[objective] = slowest or measure(config, shape)
+        return like[objective].seconds(config.train.batch_size)
+
+
+def measure(config: Config, shape: tuple[int, int, int]) -> Pace:
+    """A line through two sizes of batch: views, forward, backward and update on random images."""
+    # Several workers are at least as fast as one process with the threads of all.
+    with with_threads(settled(config).engine.all_threads):
+        step = _Step(config, shape)
+        step.seconds(2)  # the first one is slower
+        few = _fastest(step, 2)
+        many = 64 if few < QUICK else 8
+        image = max(0.0, _fastest(step, many) - few) / (many - 2)
+        return Pace(max(0.0, few - 2 * image), image)
+
+
+def _fastest(step: _Step, batch: int) -> float:
+    """Of three, or of as many as a second allows: what else runs here only makes steps slower."""
+    best, until = step.seconds(batch), time.monotonic() + 1
+    for _ in range(2):
+        if time.monotonic() < until:
+            best = min(best, step.seconds(batch))
+    return best
+
+
+class _Step:
+    """One training step of a config on random images."""
+
+    def __init__(self, config: Config, shape: tuple[int, int, int]) -> None:
+        self.config, self.shape = config, shape
+        self.device = find_device(config.device)
+        height, width, depth = shape
+        model = build_network(config, (height, width), depth, 10).model
+        self.model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model.train()
+        objective = config.objective
+        self.optimizer = Optimizer(objective.trained(self.model), config.train, config.train.lr)
+        self.views = Views(
+            config.views,
+            objective.views,
+            (height, width),
+            depth,
+            config.data.mean,
+            config.data.std,
+            objective.num_views,
+        )
+        self.rng = torch_rng(0, "cost")
+
+    def seconds(self, batch: int) -> float:
+        objective = self.config.objective
+        pixels = torch.randint(0, 256, (batch, *self.shape), dtype=torch.uint8, generator=self.rng)
+        labels = torch.zeros(batch, dtype=torch.int64, device=self.device) if objective.needs_labels else None
+        self._wait()
+        began = time.monotonic()
+        views = self.views(pixels, self.rng, self.device)
+        with autocast(self.device, self.config.train.precision):
+            loss = objective.loss(self.model, views, labels, self.rng)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        objective.after_step(self.model)
+        self._wait()
+        return time.monotonic() - began
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _npz_styles(file: Path) -> int:
+    with np.load(file, allow_pickle=False) as archive:
+        return len(np.unique(archive["domain"])) if "domain" in archive else 1
+
+
+def _npz_shape(file: Path) -> tuple[int, tuple[int, int, int]]:
+    """From the header of `x`: the pixels are not decompressed."""
+    with zipfile.ZipFile(file) as archive, archive.open("x.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape = read(member)[0]
+    count, height, width, *depth = (int(side) for side in shape)
+    return count, (height, width, depth[0] if depth else 1)

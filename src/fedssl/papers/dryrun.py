@@ -1,0 +1,86 @@
+"""`--dry-run`: what would run, and what it would cost here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedssl.papers.cells import Cell, locate
+from fedssl.papers.cost import Stopwatch, images, plan
+from fedssl.papers.recipe import Recipe, Scale
+from fedssl.papers.runner import rounds_done
+from fedssl.papers.table import grid
+from fedssl.report.console import duration
+
+HEAD = ["row", "column", "seeds", "rounds×epochs×clients", "steps a run", "state", "time here"]
+
+
+class DryRun:
+    """The cells of several recipes; a run that they share counts once."""
+
+    def __init__(self, runs: Path, console: Console) -> None:
+        self.runs, self.console = runs, console
+        self.stopwatch = Stopwatch()
+        self.paths: dict[str, Path] = {}
+        self.counted: set[str] = set()
+        self.seconds, self.missing, self.unknown = 0.0, 0, 0
+
+    def show(self, recipe: Recipe, scale: Scale, cells: Sequence[Cell]) -> None:
+        """A line for each cell of the table, seeds together."""
+        self.paths = {cell.folder: locate(self.runs, cell) for cell in cells}
+        self.console.print(f"\n{recipe.name}, scale {scale}: {recipe.source}: {recipe.title}", markup=False)
+        places = dict.fromkeys((cell.row, cell.column) for cell in cells)
+        body = [self._line([cell for cell in cells if (cell.row, cell.column) == place]) for place in places]
+        self.console.print(grid(HEAD, body), markup=False)
+
+    def summary(self) -> None:
+        unknown = f", and {self.unknown} runs whose images could not be counted" if self.unknown else ""
+        text = (
+            f"\n{self.missing} runs to do: about {self.seconds / 3600:.1f} hours of training here{unknown}. "
+            "An estimate from a few steps on random images; probes and start-up come on top. "
+            "A run that several tables share counts once."
+        )
+        self.console.print(text, markup=False)
+
+    def _line(self, seeds: Sequence[Cell]) -> list[str]:
+        """Row, column, seeds, size of a run, and what is still to do of it."""
+        config = seeds[0].config
+        size = images(config.data)
+        planned = plan(config, size.count, size.styles) if size else None
+        left = sum(self._left(cell) for cell in seeds)
+        cost = "–"
+        if left and size and planned:
+            step = self.stopwatch.seconds(config, size.shape)
+            seconds = left * planned.steps * step * config.method.effort / config.engine.workers
+            self.seconds += seconds
+            cost = duration(seconds)
+        elif left:
+            self.unknown += len(seeds)
+            cost = "?"
+        states = [_state(self.paths[cell.folder]) for cell in seeds]
+        return [
+            seeds[0].row,
+            seeds[0].column,
+            str(len(seeds)),
+            f"{config.rounds}×{config.train.epochs:g}×{planned.clients if planned else '?'}",
+            f"{planned.steps:,}" if planned else "?",
+            ", ".join(f"{states.count(word)} {word}" for word in dict.fromkeys(states)),
+            cost,
+        ]
+
+    def _left(self, cell: Cell) -> float:
+        """The share of a run that is still to do and that no earlier line counts."""
+        path = self.paths[cell.folder]
+        if cell.folder in self.counted or _state(path) == "done":
+            return 0.0
+        self.counted.add(cell.folder)
+        self.missing += 1
+        return 1 - min(rounds_done(path) / cell.config.rounds, 1.0)
+
+
+def _state(path: Path) -> str:
+    if (path / "result.json").exists():
+        return "done"
+    return "partial" if (path / "config.toml").exists() else "missing"

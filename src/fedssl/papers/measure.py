@@ -1,0 +1,140 @@
+"""The number of a cell, read from a finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedssl.config import flatten
+from fedssl.errors import RunError, did_you_mean
+from fedssl.papers.recipe import Measure
+from fedssl.storage import read_lines
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number in the table's unit: percent, or rounds (inf: never reached); and the untrained encoder's."""
+
+    number: float
+    untrained: float | None
+
+
+def shown(number: float, measure: Measure) -> str:
+    """A number as a person writes it: 83.34, 40, or not reached."""
+    if measure.counts:
+        return f"{number:g}" if number < float("inf") else "not reached"
+    return f"{number:.{measure.digits}f}"
+
+
+def take(path: Path, measure: Measure) -> Reading:
+    """What the run says; evaluations that it has not seen yet are made now, and kept with it."""
+    if measure.counts:
+        return _count(path, measure)
+    if measure.kind == "oscillation":
+        return Reading(
+            1000 * oscillation([line["angle"] for line in read_lines(path / "metrics.jsonl")]), None
+        )
+    if measure.kind == "drift":
+        return Reading(list(read_lines(path / "metrics.jsonl"))[-1]["drift"], None)
+    options = dict(flatten(measure.config))
+    if measure.kind == "generate":
+        return _generated(path, measure, options)
+    if measure.kind in PRECISIONS:
+        return _precision(path, PRECISIONS[measure.kind], options)
+    entry = _known(path, measure.kind, options) or evaluate(path, measure.kind, options)
+    if measure.style:
+        entry = _of_style(entry, measure.style)
+    return Reading(100 * entry["accuracy"], 100 * entry["untrained"])
+
+
+def _generated(path: Path, measure: Measure, options: Mapping[str, Any]) -> Reading:
+    """A number of what `fedssl generate` found, now or before; `clients.2` is the third in a list."""
+    known = [
+        line["found"]
+        for line in read_lines(path / "generated.jsonl")
+        if (line["what"], line["options"]) == (measure.what, dict(options))
+    ]
+    found: Any = known[-1] if known else generate(path, measure.what, options)
+    for key in measure.number.split("."):
+        try:
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        except (KeyError, IndexError, ValueError):
+            raise RunError(f"{measure.what} finds no number {measure.number!r} in this run") from None
+    return Reading(found if measure.plain else 100 * found, None)
+
+
+def generate(path: Path, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Slow: one of the uses of `fedssl generate`. The run keeps what it finds in generated.jsonl."""
+    from fedssl.generative.use import generate
+    from fedssl.rundir import RunDir
+
+    return generate(RunDir.open(path), what, options)
+
+
+# Two numbers of one evaluation, the protocol `detection`.
+PRECISIONS = {"detection": "box", "segmentation": "mask"}
+
+
+def _precision(path: Path, kind: str, options: Mapping[str, Any]) -> Reading:
+    entry = _known(path, "detection", options) or evaluate(path, "detection", options)
+    if kind not in entry:
+        raise RunError(f"no number: {entry['images'].split(':')[0]} has boxes, but no masks")
+    return Reading(100 * entry[kind]["ap"], 100 * entry["untrained"][kind]["ap"])
+
+
+def _of_style(entry: Mapping[str, Any], style: str) -> dict[str, Any]:
+    """The part of an entry that is about one style."""
+    known = {row["style"]: row for row in entry.get("styles", [])}
+    if style not in known:
+        raise RunError(f"{entry['protocol']} has no number of style {style!r}: {did_you_mean(style, known)}")
+    return dict(known[style])
+
+
+def evaluate(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Slow: one of the protocols of `fedssl eval`. The run keeps what it finds in evaluations.jsonl."""
+    from fedssl.api import Run
+
+    return Run(path).probe(protocol, **options)
+
+
+def _known(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = []
+    if not options:
+        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        if protocol in ("linear", "knn") and result.get("why_no_probes"):
+            raise RunError(f"no number: {result['why_no_probes']}")
+        found = [entry for entry in result["probes"] if entry["protocol"] == protocol]
+    found += [
+        entry
+        for entry in read_lines(path / "evaluations.jsonl")
+        if entry["protocol"] == protocol and entry["overrides"] == dict(options)
+    ]
+    return found[0] if found else None
+
+
+def _count(path: Path, measure: Measure) -> Reading:
+    monitored = [line for line in read_lines(path / "metrics.jsonl") if "knn" in line.get("probe", {})]
+    if not monitored:
+        raise RunError(f"{measure.kind} needs the kNN monitor: set probe.every=1 in the recipe")
+    assert measure.target is not None
+    rounds = next(
+        (line["round"] for line in monitored if line["probe"]["knn"] >= measure.target), float("inf")
+    )
+    return Reading(rounds * (_epochs(path) if measure.kind == "epochs-to" else 1), None)
+
+
+def oscillation(values: Sequence[float]) -> float:
+    """How much a curve goes up and down: the mean |second difference|, which a straight line has none of."""
+    bends = [a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    if not bends:
+        raise RunError(f"oscillation needs at least 3 rounds, and the run has {len(values)}")
+    return sum(map(abs, bends)) / len(bends)
+
+
+def _epochs(path: Path) -> float:
+    from fedssl.rundir import RunDir
+
+    return RunDir.open(path).config().train.epochs

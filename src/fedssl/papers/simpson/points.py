@@ -1,0 +1,62 @@
+"""Simpson's paradox as a federation (PaDPaF, appendix C.1): points on a plane as images of two grey bars.
+
+Client i of M has x in [M − i, M − i + 1] and y = x + b_i with a bias b_i in [L(i − 1), Li]: each client's
+line rises, while over all of them y falls with x. Both coordinates are standardised. Each is the mean of a
+bar of pixels, black for −RANGE and white for RANGE; data.mean=0.5, data.std=0.2 turn that back into the
+standardised number. A client is a domain, so partition.scheme=domain deals the points to their owners.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedssl.data.images import ImageSet
+from fedssl.rng import numpy_rng
+
+if TYPE_CHECKING:
+    from fedssl.data.options import DataConfig
+    from fedssl.progress import Progress
+
+CLIENTS, POINTS, WEIGHT = 8, 50, 1.0
+RANGE = 2.5  # standard deviations from black to grey, and from grey to white
+PIXELS = 16  # of a bar: their mean has 16 times the levels of one pixel
+
+
+def simpson(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
+    """8 × 50 points and as many to test: rising lines of clients that fall over all (L = 4)."""
+    return _points("simpson", spread=4.0)
+
+
+def simpson_cluttered(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
+    """The same with the clients' lines closer to each other (L = 2)."""
+    return _points("simpson-cluttered", spread=2.0)
+
+
+def bars(points: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Standardised points [N, 2] as images [N, 2, PIXELS, 1]."""
+    total = ((points / RANGE + 1) * 127.5 * PIXELS).round().clip(0, 255 * PIXELS).astype(np.int64)
+    whole, rest = np.divmod(total[..., None], PIXELS)
+    return (whole + (np.arange(PIXELS) < rest)).astype(np.uint8)[..., None]
+
+
+def _points(name: str, spread: float) -> tuple[ImageSet, ImageSet]:
+    rng = numpy_rng(0, "data", name)
+    client = np.arange(1, CLIENTS + 1)
+    bias = spread * (client - 1 + rng.random(CLIENTS))
+    owner = np.repeat(np.arange(CLIENTS), POINTS)
+    splits = []
+    for _ in ("train", "test"):
+        x = CLIENTS - client[owner] + rng.random(len(owner))
+        splits.append(np.stack((x, WEIGHT * x + bias[owner]), axis=1))
+    mean, std = splits[0].mean(0), splits[0].std(0)
+    names = tuple(f"client {number}" for number in client)
+
+    def images(points: NDArray[np.float64]) -> ImageSet:
+        x = torch.from_numpy(bars((points - mean) / std))
+        return ImageSet(x, domain=torch.from_numpy(owner), domains=names, name=name, mirrored=False)
+
+    return images(splits[0]), images(splits[1])

@@ -1,0 +1,37 @@
+"""Progress of slow work: the callback that reports it, and a bar on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Called now and then by a slow step."""
+
+    def __call__(self, done: int, total: int, what: str) -> None: ...
+
+
+@contextmanager
+def bar() -> Iterator[Progress]:
+    """A progress callback that draws a transient bar on standard error; nothing if that is not a terminal."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as shown:
+        task = shown.add_task("")
+
+        def update(done: int, total: int, what: str) -> None:
+            shown.update(task, completed=done, total=total, description=what)
+
+        yield update

@@ -1,0 +1,12 @@
+"""Config section `log`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from fedssl.options import Options
+
+
+class LogConfig(Options):
+    tensorboard: bool = Field(True, description="write TensorBoard events where it is installed")
+    wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedssl.config import load
+from fedssl.data.options import DataConfig
+from fedssl.papers import cost
+from fedssl.papers.cells import cells
+from fedssl.papers.cost import Images, Pace, Stopwatch, images, measure, plan
+from fedssl.papers.recipe import load as load_recipe
+
+
+def steps(recipe: str, row: str, column: str) -> int:
+    planned = cells(load_recipe(recipe), "paper", 1, {})
+    config = next(cell.config for cell in planned if (cell.row, cell.column) == (row, column))
+    known = images(config.data)
+    assert known is not None
+    return plan(config, known.count).steps
+
+
+def test_steps_of_the_paper_by_hand() -> None:
+    # 10,000 images a client are 78 batches of 128; 5 epochs, 5 clients, 100 rounds.
+    assert steps("fedema-table3", "FedBYOL", "CIFAR-10 non-IID") == 78 * 5 * 5 * 100
+    assert steps("fedema-table3", "BYOL (centralized)", "CIFAR-10 IID") == 390 * 5 * 100
+    assert steps("fedema-table6", "FedEMA (autoscaler)", "8 of 80, CIFAR-10 IID") == 4 * 2 * 8 * 800
+    assert steps("fedema-table4", "FedBYOL", "CIFAR-10, 10 %") == 70 * 5 * 5 * 100
+
+
+def test_images_are_counted_without_reading_them(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((7, 5, 6, 3), np.uint8))
+    np.savez_compressed(tmp_path / "grey.npz", x=np.zeros((7, 5, 6), np.uint8))
+    root = str(tmp_path / "a.npz")
+    assert images(DataConfig(name="npz", root=root)) == Images(7, (5, 6, 3))
+    assert images(DataConfig(name="npz", root=root, limit=4, size=8, channels=1)) == Images(4, (8, 8, 1))
+    assert images(DataConfig(name="npz", root=str(tmp_path / "grey.npz"))) == Images(7, (5, 6, 1))
+    assert images(DataConfig(name="folder", root="somewhere")) is None
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist5k"])
+def test_the_sizes_written_down_are_those_of_the_sets(name: str) -> None:
+    from fedssl.data.sets import load as load_images
+
+    for fraction in (0.05, 0.2):
+        data = DataConfig(name=name, test_fraction=fraction)
+        train, _ = load_images(data, 0)
+        assert images(data) == Images(len(train), (*train.size, train.channels))
+
+
+@pytest.mark.parametrize("objective", ["simclr", "byol", "supervised"])
+def test_a_step_takes_time_and_leaves_the_threads_alone(objective: str) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    pace = measure(load({"objective": objective, "model": {"width": 4}, "engine": {"threads": 1}}), (8, 8, 1))
+    assert pace.step >= 0
+    assert 1e-4 < pace.seconds(16) < 5
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("image", [0.25, 0.001])
+def test_the_pace_is_a_line_through_two_sizes_of_batch(monkeypatch: pytest.MonkeyPatch, image: float) -> None:
+    class Known:
+        """Steps that take as long as they are told, but for every second one, which is disturbed."""
+
+        def __init__(self, *_: object) -> None:
+            self.taken = 0
+
+        def seconds(self, batch: int) -> float:
+            self.taken += 1
+            return 0.02 + image * batch + (self.taken % 2)
+
+    monkeypatch.setattr(cost, "_Step", Known)
+    pace = measure(load({"train": {"batch_size": 128}}), (32, 32, 3))
+    assert pace.seconds(128) == pytest.approx(0.02 + 128 * image)
+
+
+def test_each_kind_of_step_is_measured_once_and_guessed_when_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = []
+
+    def fake(config: object, shape: object) -> Pace:
+        measured.append(config)
+        return Pace(1.0, float(len(measured)))
+
+    monkeypatch.setattr(cost, "measure", fake)
+    byol, simclr = (load({"objective": name, "train": {"batch_size": 2}}) for name in ("byol", "simclr"))
+    larger = load({"objective": "byol", "rounds": 99, "seed": 5, "train": {"batch_size": 10}})
+    watch = Stopwatch()
+    assert [watch.seconds(config, (8, 8, 1)) for config in (byol, larger, simclr)] == [3.0, 11.0, 5.0]
+    late = Stopwatch(budget=-1)
+    assert late.seconds(byol, (8, 8, 1)) == 7.0  # nothing like it is known
+    assert late.seconds(simclr, (8, 8, 1)) == 7.0
+    assert late.seconds(simclr, (32, 32, 3)) == 9.0
+    assert len(measured) == 4

@@ -1,0 +1,37 @@
+"""What recipes measure beside probes: the classifier end to end, and drift; and a logarithmic axis."""
+
+import json
+
+import pytest
+
+from fedssl.papers.figure import _spans_decades
+from fedssl.papers.measure import take
+from fedssl.papers.recipe import Measure
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The files of a run with three rounds."""
+    entry = {"protocol": "classifier", "accuracy": 0.25, "untrained": 0.1}
+    (tmp_path / "result.json").write_text(json.dumps({"probes": [entry], "why_no_probes": ""}))
+    lines = [json.dumps({"round": number, "drift": 10.0 / number}) for number in (1, 2, 4)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_the_classifier_is_read_from_the_result(run):
+    reading = take(run, Measure(kind="classifier"))
+    assert (reading.number, reading.untrained) == (25.0, 10.0)
+
+
+def test_drift_is_that_of_the_last_round_and_less_is_better(run):
+    reading = take(run, Measure(kind="drift"))
+    assert (reading.number, reading.untrained) == (2.5, None)
+    assert Measure(kind="drift").fewer
+    assert not Measure(kind="classifier").fewer
+
+
+def test_an_axis_is_logarithmic_where_numbers_span_decades():
+    assert _spans_decades([5.0, 0.02])
+    assert not _spans_decades([1.0, 0.5, 0.2])
+    assert not _spans_decades([0.0, 100.0])

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedssl.errors import ConfigError
+from fedssl.evaluation.protocols import PROTOCOLS
+from fedssl.papers.cells import cells
+from fedssl.papers.files import folder, recipe_files
+from fedssl.papers.recipe import Measure, Recipe, comparisons, load, titles
+
+Write = Callable[..., Path]
+ROW = '[[row]]\nname = "a"\n'
+
+
+def test_a_recipe_is_what_its_file_says(small: Recipe) -> None:
+    assert (small.name, small.source, small.scales) == ("mine", "Table 1", ("smoke", "mini", "paper"))
+    assert [row.name for row in small.rows] == ["SimCLR", "BYOL"]
+    assert small.rows[0].paper == {"iid": (70.0,), "skewed": (60.0, 0.5)}
+    assert small.measure_of(small.rows[0], small.columns[0]) == Measure(kind="linear")
+    assert small.orderings[0].better == ("BYOL",)
+
+
+def test_one_column_needs_no_name(write: Write) -> None:
+    recipe = load(str(write(f'title = "t"\n{ROW}paper = 79.44\n')))
+    assert [column.name for column in recipe.columns] == ["accuracy"]
+    assert recipe.rows[0].paper == {"accuracy": (79.44,)}
+
+
+def test_measures_of_recipe_column_and_row_add_up(write: Write) -> None:
+    text = f"""
+title = "t"
+measure = "rounds-to"
+[[column]]
+name = "rounds"
+[[column]]
+name = "epochs"
+measure = "epochs-to"
+{ROW}measure = {{ target = 0.7 }}
+"""
+    recipe = load(str(write(text)))
+    rounds, epochs = (recipe.measure_of(recipe.rows[0], column) for column in recipe.columns)
+    assert (rounds.kind, rounds.target) == ("rounds-to", 0.7)
+    assert (epochs.kind, epochs.target) == ("epochs-to", 0.7)
+
+
+def test_extending_adds_key_by_key_and_finds_the_file_beside(write: Write) -> None:
+    write('paper = "P"\n[base]\nrounds = 3\ntrain = { lr = 0.1, epochs = 2 }\n', "common.toml")
+    text = f'extends = "common"\ntitle = "t"\n[base]\ntrain = {{ lr = 0.2 }}\n{ROW}'
+    recipe = load(str(write(text)))
+    assert recipe.base == {"rounds": 3, "train": {"lr": 0.2, "epochs": 2}}
+    assert recipe.paper == "P"
+
+
+def test_files_that_extend_each_other_are_an_error(write: Write) -> None:
+    write('extends = "b"\n', "a.toml")
+    with pytest.raises(ConfigError, match=r"a.toml: extends b.toml, which extends it in turn"):
+        load(str(write(f'extends = "a"\ntitle = "t"\n{ROW}', "b.toml")))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f'titel = "t"\n{ROW}', "mine.toml: unknown key 'titel': did you mean title"),
+        (f'title = "t"\n{ROW}confg = {{}}\n', "mine.toml: row 'a': unknown key 'confg': did you mean config"),
+        (
+            f'title = "t"\n[[column]]\nname = "c"\nscals = ["mini"]\n{ROW}',
+            "column 'c': unknown key 'scals': did you mean",
+        ),
+        (f'title = "t"\n{ROW}scales = ["mimi"]\n', "row 'a': scales.0='mimi': did you mean mini"),
+        (
+            f'title = "t"\n{ROW}paper = {{ acuracy = 1.0 }}\n',
+            "unknown column 'acuracy': did you mean accuracy",
+        ),
+        (f'title = "t"\n{ROW}{ROW}', "mine.toml: two rows 'a'"),
+        ('title = "t"\n[[row]]\nname = "untrained"\n', "'untrained' is taken"),
+        (f'title = "t"\n{ROW}[[ordering]]\nbetter = "a"\nworse = "A"\n', "ordering 1: unknown row 'A'"),
+        (f'title = "t"\n{ROW}[[ordering]]\nbetter = "a"\nworse = 3\ncolumns = ["x"]\n', "unknown column 'x'"),
+        (f'title = "t"\n{ROW}[[ordering]]\nbetter = 3\nworse = "untrained"\n', "name at least one row"),
+        (f'title = "t"\nmeasure = "linaer"\n{ROW}', "did you mean linear"),
+        (f'title = "t"\nmeasure = "rounds-to"\n{ROW}', "rounds-to needs a target"),
+        (f'title = "t"\n{ROW}[figure]\nkind = "sweep"\n', "a sweep needs `x`"),
+        (f'title = "t"\n{ROW}[figure]\nkind = "curve"\nrows = ["b"]\n', "figure: unknown row 'b'"),
+        ('title = "t"\n', "needs at least one [[row]]"),
+        ('title = "t"\n[row]\nname = "a"\n', "write [[row]], with two brackets"),
+        ("title = \n", "mine.toml: Invalid value"),
+    ],
+)
+def test_a_wrong_recipe_is_told_what_is_wrong_and_where(write: Write, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(str(write(text)))
+    assert problem in str(error.value)
+    assert "mine.toml" in str(error.value)
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="unknown recipe 'fedema-tabel3': did you mean fedema-table3"):
+        load("fedema-tabel3")
+    with pytest.raises(ConfigError, match=r"no recipe nowhere.toml"):
+        load("nowhere.toml")
+
+
+def test_orderings_become_pairs_of_cells_that_exist_at_the_scale(write: Write) -> None:
+    text = """
+title = "t"
+[[column]]
+name = "x"
+[[column]]
+name = "y"
+scales = ["paper"]
+[[row]]
+name = "a"
+[[row]]
+name = "b"
+[[row]]
+name = "c"
+scales = ["paper"]
+[[ordering]]
+better = "a"
+worse = ["b", "c", "untrained", 12.5]
+by = 2
+[[ordering]]
+better = "x"
+worse = "y"
+relation = ">="
+rows = ["b"]
+"""
+    recipe = load(str(write(text)))
+    smoke = list(comparisons(recipe, "smoke"))
+    assert [pair.text for pair in smoke] == ["a > b + 2", "a > untrained + 2", "a > 12.5 + 2"]
+    untrained = smoke[1].worse
+    assert (untrained.row, untrained.column, untrained.untrained) == ("a", "x", True)
+    assert smoke[2].worse.number == 12.5
+    paper = list(comparisons(recipe, "paper"))
+    assert len(paper) == 2 * 4 + 1
+    assert (paper[-1].text, paper[-1].where) == ("x ≥ y", "b")
+    assert [(place.row, place.column) for place in (paper[-1].better, paper[-1].worse)] == [
+        ("b", "x"),
+        ("b", "y"),
+    ]
+
+
+# --- the recipes that come with the package -----------------------------------------------------
+
+
+def test_every_table_and_figure_of_fedema_has_a_recipe() -> None:
+    sources = " ".join(load(name).source for name in titles())
+    tables = [f"Table {number}" for number in range(1, 13)]
+    figures = [
+        "Figure 2",
+        "Figure 3",
+        "Figure 5",
+        "Figure 6",
+        "Figure 7a",
+        "Figure 7b",
+        "Figure 7c",
+        "Figure 9",
+    ]
+    for wanted in [*tables, *figures, "Figure 10a", "Figure 10b"]:
+        assert wanted in sources
+
+
+def test_every_table_and_figure_of_fedstyle_has_a_recipe() -> None:
+    sources = [load(name).source for name in titles() if name.startswith("fedstyle")]
+    wanted = [*(f"FedStyle, Table {number}" for number in (1, 2, 3, 4)), "FedStyle, Figure 4"]
+    assert set(wanted) < set(sources)
+
+
+def test_recipes_are_listed_in_the_order_of_their_numbers() -> None:
+    names = list(titles())
+    assert names.index("fedema-table2") < names.index("fedema-table10")
+    assert "fedema-common" in recipe_files()
+    assert "fedema-common" not in names
+
+
+def test_listing_recipes_does_not_load_torch() -> None:
+    code = (
+        "import sys; from fedssl.papers.recipe import titles; titles(); "
+        "from fedssl.papers import reproduce; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_measures_are_the_protocols_and_the_counts() -> None:
+    kinds = set(typing.get_args(Measure.model_fields["kind"].annotation))
+    assert kinds == {
+        *PROTOCOLS,
+        "classifier",
+        "rounds-to",
+        "epochs-to",
+        "oscillation",
+        "drift",
+        "generate",
+    } | {
+        "segmentation"  # of the protocol `detection`
+    }
+
+
+@pytest.mark.parametrize("name", list(titles()))
+def test_every_config_of_every_recipe_is_valid(name: str) -> None:
+    recipe = load(name)
+    for scale in recipe.scales:
+        if scale != "mini":  # needs files
+            planned = cells(recipe, scale, 1, {})
+            assert len(planned) == len(recipe.rows_at(scale)) * len(recipe.columns_at(scale))
+    assert {row.name for row in recipe.rows_at("smoke")} == {row.name for row in recipe.rows_at("paper")}
+
+
+# The paper's own tables disagree on a few runs that have the same description.
+OTHER_NUMBERS = {
+    ("fedema-table2", "FedBYOL", "l = 10 (IID)"),
+    ("fedema-table2", "FedSimSiam", "l = 10 (IID)"),
+    ("fedema-figure7c", "FedBYOL", "l = 10 (IID)"),
+    ("fedema-figure9", "FedBYOL", "R = 100"),
+    ("fedema-table12", "FedBYOL", "K = 5, 100 %"),
+    ("fedema-table12", "FedEMA (autoscaler)", "K = 5, 100 %"),
+    ("fedstyle-table4", "λ = 0.5", "Adaptiope SimSiam, personalization"),
+    ("ldawa-table3", "SimCLR, FedAvg", "α = 0.1, E = 10"),
+    ("ldawa-table4", "SimCLR, FedAvg", "α = 0.1"),
+    ("ldawa-table4", "Barlow Twins, FedAvg", "α = 0.1"),
+}
+
+
+def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> None:
+    seen: dict[tuple[str, str], dict[float, str]] = {}  # by run and measure
+    for name in titles():
+        recipe = load(name)
+        for cell in cells(recipe, "paper", 1, {}):
+            paper = recipe.row(cell.row).paper.get(cell.column)
+            if paper and not cell.measure.fewer and (name, cell.row, cell.column) not in OTHER_NUMBERS:
+                key = (cell.folder, cell.measure.model_dump_json())
+                seen.setdefault(key, {})[paper[0]] = f"{name}: {cell.row}, {cell.column}"
+    assert len(seen) > 100
+    assert [places for places in seen.values() if len(places) > 1] == []
+
+
+def test_recipes_lie_in_the_package_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fedssl
+
+    assert folder().name == "recipes"
+    (tmp_path / "recipes").mkdir()
+    monkeypatch.setattr(fedssl, "__file__", str(tmp_path / "__init__.py"))
+    assert folder() == tmp_path / "recipes"
+
+
+def test_the_example_of_the_documentation_is_a_recipe(write: Write) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    recipe = load(str(write(page.split("```toml\n")[1].split("```")[0])))
+    assert len(cells(recipe, "smoke", 2, {})) == 8
+    iid, skewed = (cell.config for cell in cells(recipe, "paper", 1, {})[2:])
+    assert (iid.partition.scheme, skewed.partition.scheme, iid.method.name, iid.rounds) == (
+        "iid",
+        "classes",
+        "fedema",
+        100,
+    )

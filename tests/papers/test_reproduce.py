@@ -1,0 +1,200 @@
+"""The whole command: with a stand-in for training, then for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedssl import api, cli
+from fedssl.errors import ConfigError, RunError
+from fedssl.experiment import Experiment
+from fedssl.papers import reproduce
+from fedssl.papers.cells import cells
+from fedssl.papers.cost import images, plan
+from fedssl.papers.recipe import load, titles
+from fedssl.storage import read_lines
+from tests.papers.conftest import SMALL, FakeTraining
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_a_table_is_written_and_shown(
+    write: Write, out: Path, training: FakeTraining, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training.accuracy = lambda config: 0.6 if config.objective.name == "byol" else 0.5
+    (results,) = reproduce(str(write(SMALL)), scale="smoke", seeds=2, out=out)
+    page = (out / "mine-smoke.md").read_text()
+    shown = capsys.readouterr().out
+    for line in (
+        "| BYOL              | 60.00 ± 0.00 (2) | 80.00 |",
+        "| BYOL > SimCLR | iid    | +10.00 ± 0.00 |",
+    ):
+        assert line in page
+        assert line in shown
+    assert page.count("**held**") == 2
+    assert json.loads((out / "mine-smoke.json").read_text())["cells"][0]["number"] == 50.0
+    assert not results.failures
+
+
+def test_more_seeds_run_only_what_is_missing(write: Write, out: Path, training: FakeTraining) -> None:
+    file = str(write(SMALL))
+    reproduce(file, seeds=1, out=out)
+    reproduce(file, seeds=3, out=out)
+    assert len(training.trained) == len(set(training.trained)) == 12
+
+
+def test_failures_are_in_the_table_and_end_in_an_error(
+    write: Write, out: Path, training: FakeTraining
+) -> None:
+    training.fails = lambda config: config.objective.name == "byol"
+    with pytest.raises(RunError, match=r"2 cells failed \(mine\)"):
+        reproduce(str(write(SMALL)), seeds=1, out=out)
+    page = (out / "mine-smoke.md").read_text()
+    assert "## Failed" in page
+    assert "SimCLR            | 50.00 (1)" in page
+
+
+def test_the_table_grows_run_by_run(
+    write: Write, out: Path, training: FakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_at_the_third(config: object) -> bool:
+        if len(training.trained) == 3:
+            raise KeyboardInterrupt
+        return False
+
+    training.fails = stop_at_the_third
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(str(write(SMALL)), seeds=1, out=out)
+    assert "| BYOL              | –" in (out / "mine-smoke.md").read_text()
+    assert len(json.loads((out / "mine-smoke.json").read_text())["cells"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "scale", "problem"),
+    [
+        ("fedema-table33", "smoke", "unknown recipe 'fedema-table33': did you mean fedema-table3"),
+        ("fedema-table3", "smok", "unknown scale 'smok': did you mean smoke"),
+        ("fedema-table7", "mini", "fedema-table7 has no scale mini, only smoke, paper"),
+        (
+            "fedema-table3",
+            "mini",
+            "needs cifar10_train.npz, and there is no cifar10_train.npz: give its folder",
+        ),
+    ],
+)
+def test_wrong_commands_say_what_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, scale: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        reproduce(table, scale=scale)
+    assert problem in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_lists_cells_and_hours_and_runs_nothing(
+    write: Write, out: Path, training: FakeTraining, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(SMALL)
+    done, partial = cells(load(str(file)), "smoke", 2, {})[0:2]
+    training(done.config, out / "runs" / done.folder)
+    (out / "runs" / partial.folder).mkdir()
+    (out / "runs" / partial.folder / "config.toml").touch()
+    (out / "runs" / partial.folder / "metrics.jsonl").write_text('{"round": 1}\n')
+    code = cli.main(["reproduce", str(file), "--dry-run", "--seeds", "2", "--out", str(out), "rounds=2"])
+    text = capsys.readouterr().out
+    assert code == 0
+    assert len(training.trained) == 1
+    assert "| SimCLR | iid    | 2     | 2×1×5                 | 10          | 1 done, 1 missing    |" in text
+    assert "| SimCLR | skewed | 2     | 2×1×5                 | 10          | 1 partial, 1 missing |" in text
+    assert "7 runs to do: about 0.0 hours of training here. An estimate" in text
+    assert not (out / "mine-smoke.md").exists()
+
+
+def test_runs_that_tables_share_are_counted_once(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reproduce("fedema-table3", seeds=1, dry_run=True, out=out)
+    text = capsys.readouterr().out
+    unique = {cell.folder for cell in cells(load("fedema-table3"), "smoke", 1, {})}
+    assert f"{len(unique)} runs to do" in text
+
+
+# --- for real -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all recipes: they have many runs in common."""
+    return tmp_path_factory.mktemp("reproduce")
+
+
+@pytest.fixture
+def no_pictures_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would take a third of the time of runs this small."""
+    monkeypatch.setattr("fedssl.data.partition_picture.save_picture", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_pictures_of_partitions")
+@pytest.mark.parametrize("name", list(titles()))
+def test_every_row_of_every_recipe_runs(name: str, shared: Path) -> None:
+    (results,) = reproduce(name, scale="smoke", seeds=1, out=shared)
+    for outcome in results.outcomes:
+        assert outcome.number is not None
+        if not outcome.cell.measure.fewer and not outcome.cell.measure.plain:
+            assert 0 <= outcome.number <= 100
+            assert outcome.untrained is not None or outcome.cell.measure.kind == "generate"
+    assert (shared / f"{name}-smoke.md").exists()
+    assert (shared / f"{name}-smoke.png").exists() == (results.recipe.figure is not None)
+
+
+@pytest.mark.usefixtures("no_pictures_of_partitions")
+def test_a_run_that_was_stopped_goes_on_and_ends_the_same(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = SMALL.index("[[column]]"), SMALL.index('[[row]]\nname = "BYOL"'), SMALL.index("[[ordering]]")
+    file = str(
+        write(
+            SMALL[: cut[0]].replace("rounds = 2", "rounds = 4")
+            + SMALL[cut[1] : cut[2]].replace("iid", "accuracy")
+        )
+    )
+    overrides = {"checkpoint.every": 1}
+    whole = reproduce(file, seeds=1, out=tmp_path / "whole", overrides=overrides)[0]
+
+    after = Experiment._after_round
+
+    def killed_in_round_three(self: Experiment, report: object, server: object) -> None:
+        after(self, report, server)  # type: ignore[arg-type]
+        if report.round == 3:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Experiment, "_after_round", killed_in_round_three)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(file, seeds=1, out=tmp_path / "stopped", overrides=overrides)
+    monkeypatch.setattr(Experiment, "_after_round", after)
+
+    resumed = []
+    resume = api.resume
+    monkeypatch.setattr(api, "resume", lambda path, quiet: resumed.append(path) or resume(path, quiet=quiet))
+    stopped = reproduce(file, seeds=1, out=tmp_path / "stopped", overrides=overrides)[0]
+    assert [path.name for path in resumed] == [stopped.outcomes[0].cell.folder]
+    assert [outcome.number for outcome in stopped.outcomes] == [outcome.number for outcome in whole.outcomes]
+
+
+@pytest.mark.usefixtures("no_pictures_of_partitions")
+def test_the_estimate_counts_the_steps_that_are_trained(write: Write, out: Path) -> None:
+    text = SMALL.replace("epochs = 1, batch_size = 16", "epochs = 2, batch_size = 8")
+    (results,) = reproduce(str(write(text)), seeds=1, out=out)
+    for outcome in results.outcomes:
+        config = outcome.cell.config
+        known = images(config.data)
+        assert known is not None
+        views = sum(line["views"] for line in read_lines(outcome.path / "metrics.jsonl"))
+        assert views == plan(config, known.count).steps * 8 * 2  # two views of eight images a step

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedssl.errors import RunError
+from fedssl.papers import measure
+from fedssl.papers.cells import cells
+from fedssl.papers.measure import take
+from fedssl.papers.recipe import Measure, Recipe, load
+from fedssl.papers.runner import Outcome, alone, lock_of, run_cells
+from tests.papers.conftest import FakeTraining
+
+
+def run(recipe: Recipe, runs: Path, seeds: int = 1) -> tuple[list[Outcome], str]:
+    out = StringIO()
+    console = Console(file=out, highlight=False, width=200)
+    return run_cells(cells(recipe, "smoke", seeds, {}), runs, console, lambda outcomes: None), out.getvalue()
+
+
+def test_every_cell_is_run_once_and_then_reused(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    training.accuracy = lambda config: 0.5 + 0.1 * config.seed
+    outcomes, text = run(small, tmp_path, seeds=2)
+    assert [outcome.number for outcome in outcomes] == [50.0] * 4 + [60.0] * 4
+    assert all(outcome.untrained == 25.0 for outcome in outcomes)
+    assert len(training.trained) == 8
+    assert "1/8  SimCLR · iid · seed 0: 50.00  0s  left" in text
+    again, text = run(small, tmp_path, seeds=2)
+    assert [outcome.number for outcome in again] == [outcome.number for outcome in outcomes]
+    assert len(training.trained) == 8
+    assert text.count("reused") == 8
+
+
+def test_a_cell_that_fails_does_not_take_the_others_along(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    training.fails = lambda config: config.objective.name == "byol" and config.partition.scheme == "iid"
+    outcomes, text = run(small, tmp_path)
+    assert [bool(outcome.error) for outcome in outcomes] == [False, False, True, False]
+    assert outcomes[2].error == "ValueError: no such luck"
+    assert "failed: ValueError: no such luck" in text
+    kept = outcomes[2].path / "error.txt"
+    assert "Traceback" in kept.read_text()
+    training.fails = lambda config: False
+    outcomes, _ = run(small, tmp_path)
+    assert not any(outcome.error for outcome in outcomes)
+    assert not kept.exists()
+
+
+def test_a_run_that_failed_is_not_tried_again_for_the_next_cell_that_shares_it(
+    training: FakeTraining, tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    recipe = load(
+        str(write('title = "t"\n[[column]]\nname = "x"\n[[column]]\nname = "y"\n[[row]]\nname = "r"\n'))
+    )
+    training.fails = lambda config: True
+    outcomes, _ = run(recipe, tmp_path)
+    assert [outcome.error for outcome in outcomes] == ["ValueError: no such luck"] * 2
+    assert len(training.trained) == 1
+
+
+def test_a_number_that_cannot_be_had_does_not_spoil_others_of_the_same_run(
+    training: FakeTraining, tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    rows = '[[row]]\nname = "a"\nmeasure = { kind = "rounds-to", target = 0.5 }\n[[row]]\nname = "b"\n'
+    outcomes, _ = run(load(str(write(f'title = "t"\n{rows}'))), tmp_path)
+    assert outcomes[0].path == outcomes[1].path
+    assert "probe.every=1" in outcomes[0].error
+    assert outcomes[1].number == 50.0
+
+
+def test_stopping_stops(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedssl.papers.runner.train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(small, tmp_path)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    probes = [{"protocol": "linear", "accuracy": 0.8, "untrained": 0.3}]
+    (tmp_path / "result.json").write_text(json.dumps({"probes": probes, "why_no_probes": ""}))
+    lines = [{"round": number, "probe": {"knn": 0.1 * number}} for number in (2, 4, 6)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"round": 8, "pro')
+    return tmp_path
+
+
+def test_a_probe_is_read_from_the_result(finished: Path) -> None:
+    reading = take(finished, Measure(kind="linear"))
+    assert (reading.number, reading.untrained) == (80.0, 30.0)
+
+
+def test_another_protocol_is_evaluated_once_and_kept(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def evaluate(path: Path, protocol: str, options: dict[str, object]) -> dict[str, object]:
+        asked.append((protocol, options))
+        entry = {"protocol": protocol, "accuracy": 0.5, "untrained": 0.1, "overrides": options}
+        with open(path / "evaluations.jsonl", "a") as file:
+            file.write(json.dumps(entry) + "\n")
+        return entry
+
+    monkeypatch.setattr(measure, "evaluate", evaluate)
+    wanted = Measure(kind="transfer", config={"data": {"limit": 0}})
+    assert [take(finished, wanted).number for _ in range(2)] == [50.0, 50.0]
+    assert take(finished, Measure(kind="semi")).number == 50.0
+    assert take(finished, Measure(kind="linear", config={"probe": {"labels": 0.1}})).number == 50.0
+    assert asked == [("transfer", {"data.limit": 0}), ("semi", {}), ("linear", {"probe.labels": 0.1})]
+
+
+def test_rounds_until_a_target(finished: Path) -> None:
+    assert take(finished, Measure(kind="rounds-to", target=0.4)).number == 4
+    assert take(finished, Measure(kind="rounds-to", target=0.7)).number == float("inf")
+    (finished / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(RunError, match=r"probe.every=1"):
+        take(finished, Measure(kind="rounds-to", target=0.4))
+
+
+def test_a_run_without_labels_says_why_it_has_no_number(finished: Path) -> None:
+    (finished / "result.json").write_text(json.dumps({"probes": [], "why_no_probes": "folder has no labels"}))
+    with pytest.raises(RunError, match="folder has no labels"):
+        take(finished, Measure(kind="knn"))
+
+
+# --- two commands at once -------------------------------------------------------------------------
+
+
+def _hold(lock: Path, held: Path) -> None:
+    with alone(lock):
+        held.touch()
+        time.sleep(60)
+
+
+def test_a_lock_is_waited_for_and_dies_with_its_owner(tmp_path: Path) -> None:
+    lock, held = tmp_path / "locks" / "run", tmp_path / "held"
+    process = multiprocessing.get_context("fork").Process(target=_hold, args=(lock, held))
+    process.start()
+    while not held.exists():
+        time.sleep(0.01)
+    waiter = multiprocessing.get_context("fork").Process(target=_enter, args=(lock, tmp_path / "entered"))
+    waiter.start()
+    waiter.join(0.2)
+    assert not (tmp_path / "entered").exists()
+    process.kill()
+    waiter.join(5)
+    assert (tmp_path / "entered").exists()
+
+
+def test_a_run_that_another_command_is_at_is_left_for_last(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    planned = cells(small, "smoke", 1, {})
+    held = tmp_path / "held"
+    arguments = (lock_of(tmp_path / planned[0].folder), held)
+    process = multiprocessing.get_context("fork").Process(target=_hold, args=arguments)
+    process.start()
+    while not held.exists():
+        time.sleep(0.01)
+
+    def told(outcomes: list[Outcome]) -> None:
+        if len(outcomes) == len(planned) - 1:
+            process.kill()
+
+    outcomes = run_cells(planned, tmp_path, Console(file=StringIO()), told)
+    assert [outcome.cell for outcome in outcomes] == planned
+    assert training.trained[-1] == tmp_path / planned[0].folder
+
+
+def _enter(lock: Path, entered: Path) -> None:
+    with alone(lock):
+        entered.touch()
