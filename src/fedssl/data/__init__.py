@@ -91,7 +91,8 @@ def partition(
         One array of image indices for each client.
 
     Raises:
-        ConfigError: for an unknown scheme, option or value, or labels that cannot be split that way.
+        ConfigError: for an unknown scheme, option or value.
+        DataError: for labels that cannot be split that way.
 
     Example:
         >>> parts = fedssl.data.partition(labels, scheme="dirichlet", clients=10, alpha=0.1, seed=0)
