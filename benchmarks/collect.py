@@ -76,7 +76,6 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         "Embeddings",
         ["embed.py --encoder resnet8 --width 16 --side 32 --images 4096", "embed.py"],
     ),
-    "ideas": ("Ideas", ["ideas.py", "ideas.py --encoder resnet18 --width 64 --ideas compile,bf16"]),
 }
 
 

@@ -1,27 +1,35 @@
-"""Learn one visual encoder from unlabeled images that never leave their owners."""
+"""Learn one visual encoder from unlabeled images that never leave their owners.
+
+What most programs need:
+
+- `run(...)` trains a federation and returns a `Run`; `resume(path)` continues one that was stopped.
+- `Run(path)` opens the directory of a run: its encoder, metrics, result and probes.
+- `data.partition(labels, ...)` splits a data set among clients.
+- `aggregation.build(name, ...)` makes a server rule; `Upload` is what the rule aggregates.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedssl import aggregation, data
 from fedssl._version import __version__
 
+__all__ = ["Run", "Upload", "__version__", "aggregation", "data", "resume", "run"]
+
 if TYPE_CHECKING:
     from fedssl.api import Run, resume, run
     from fedssl.state import Upload
+else:
+    # Import PyTorch only when something that needs it is asked for: `fedssl --help` answers at once. Type
+    # checkers do not see this function: they would accept any misspelled name.
+    _MODULES = {"Run": "fedssl.api", "resume": "fedssl.api", "run": "fedssl.api", "Upload": "fedssl.state"}
 
-__all__ = ["Run", "Upload", "__version__", "aggregation", "data", "resume", "run"]
+    def __getattr__(name):
+        if name not in _MODULES:
+            raise AttributeError(f"module 'fedssl' has no attribute {name!r}")
+        import importlib
 
-_HOMES = {"Run": "fedssl.api", "resume": "fedssl.api", "run": "fedssl.api", "Upload": "fedssl.state"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import PyTorch only when something that needs it is asked for: `fedssl --help` answers at once."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fedssl' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+        globals()[name] = value
+        return value

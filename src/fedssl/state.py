@@ -16,7 +16,15 @@ State = dict[str, Tensor]
 
 @dataclass
 class Upload:
-    """What one client sends to the server: tensors by name, and a few numbers."""
+    """What one client sends to the server: tensors by name, and a few numbers.
+
+    Attributes:
+        client: the client's number; rules add uploads in this order, so that sums round the same.
+        state: the tensors that the method shares, by name.
+        num_samples: number of images the client trained on.
+        loss: mean training loss of the round, for rules that weight by it.
+        values: further numbers that a method sends, by name.
+    """
 
     client: int
     state: State

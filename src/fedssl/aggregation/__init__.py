@@ -27,7 +27,23 @@ AGGREGATIONS = Registry(
 
 
 def build(name: str, **options: Any) -> Rule:
-    """The rule of that name: `rule(global_state, uploads)` gives the new global state."""
+    """Build an aggregation rule.
+
+    Args:
+        name: a rule that `fedssl list aggregations` shows, or the path of a class: `./file.py:Class`.
+        options: the rule's own options, which are the keys of the config section `aggregation`.
+
+    Returns:
+        The rule. `rule(global_state, uploads)` returns the new global state, a tensor by name, and changes
+        neither argument.
+
+    Raises:
+        ConfigError: for an unknown name, option or value.
+
+    Example:
+        >>> rule = fedssl.aggregation.build("l-dawa")
+        >>> state = rule(state, [fedssl.Upload(client=0, state=trained, num_samples=10, loss=0.3)])
+    """
     from fedssl.options import choose
 
     rule: Rule = choose(AGGREGATIONS, {"name": name, **options}, "aggregation")

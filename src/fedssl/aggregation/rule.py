@@ -43,6 +43,18 @@ class Rule(Choice):
         statistics: frozenset[str] = frozenset(),
         round: int | None = None,
     ) -> State:
+        """Aggregate the uploads of one round.
+
+        Args:
+            previous: the global state that the clients received, by name.
+            uploads: one upload for each client, in any order.
+            statistics: names of the normalisation statistics in the state, which are averaged by number of
+                samples whatever the rule.
+            round: number of the round, from 1, for rules that warm up; None: without warm-up.
+
+        Returns:
+            The next global state, with the names, types and devices of the previous one.
+        """
         fold = self.start(previous, statistics, round)
         for upload in sorted(uploads, key=lambda upload: upload.client):
             fold.add(upload)

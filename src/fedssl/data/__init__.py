@@ -72,9 +72,31 @@ def partition(
     features: Sequence[Sequence[float]] | NDArray[np.float32] | None = None,
     **options: Any,
 ) -> list[NDArray[np.int64]]:
-    """Index arrays, one a client: a pure function of labels, scheme, options and seed.
+    """Split a data set among clients.
 
-    `features` [N, D], of any encoder, are what scheme="feature-clusters" goes by.
+    The result depends on the arguments alone: the same arguments give the same split.
+
+    Args:
+        labels: the class of each image [N].
+        scheme: one that `fedssl list partitions` shows, or the path of a class: `./file.py:Class`.
+        clients: number of clients; None takes the scheme's default.
+        seed: seed of the random draws.
+        domains: the domain of each image [N]; the scheme "domain" needs them.
+        features: a feature vector of each image [N, D], from any encoder; the scheme "feature-clusters"
+            needs them.
+        options: the scheme's own options, which are the keys of the config section `partition`, such as
+            `alpha` of "dirichlet".
+
+    Returns:
+        One array of image indices for each client.
+
+    Raises:
+        ConfigError: for an unknown scheme, option or value.
+        DataError: for labels that cannot be split that way.
+
+    Example:
+        >>> parts = fedssl.data.partition(labels, scheme="dirichlet", clients=10, alpha=0.1, seed=0)
+        >>> images_of_client_3 = images[parts[3]]
     """
     import numpy as np
 
