@@ -9,7 +9,7 @@ import time
 
 import pytest
 from tests.small import QUEUE, arguments, digest, small_run
-from tests.suite.waiting import cpu_seconds, wait_until
+from tests.suite.waiting import wait_for_file
 
 import fedssl
 
@@ -53,11 +53,7 @@ def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(tmp_path, w
     chance, out = random.Random(workers), tmp_path / "killed"
     process, kills = start(arguments(**keys), out), 0
     while kills < 4:
-        wait_until(
-            lambda: (out / "config.toml").exists() or process.poll() is not None,
-            "the run should begin",
-            progress=lambda: cpu_seconds(process),
-        )
+        wait_for_file(out / "config.toml", process)
         time.sleep(chance.uniform(0.0, 1.5))
         if process.poll() is not None:
             break

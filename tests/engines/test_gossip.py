@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.small import SMALL, arguments, digest, small_run
-from tests.suite.waiting import cpu_seconds, wait_until
+from tests.suite.waiting import wait_for_file
 
 import fedssl
 from fedssl.checkpoint import Checkpoints
@@ -239,11 +239,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path):
     command = [sys.executable, "-m", "fedssl.cli"]
     process = subprocess.Popen([*command, "run", *words, "--out", str(out), "--quiet"])
     while kills < 3:
-        wait_until(
-            lambda: (out / "metrics.jsonl").exists() or process.poll() is not None,
-            "the run should begin",
-            progress=lambda: cpu_seconds(process),
-        )
+        wait_for_file(out / "metrics.jsonl", process)
         time.sleep(chance.uniform(0.0, 1.0))
         if process.poll() is not None:
             break

@@ -62,6 +62,15 @@ def wait_until(
         time.sleep(poll)
 
 
+def wait_for_file(file: Path, process: Popen) -> None:
+    """Wait until a process has written a file, or has ended."""
+    wait_until(
+        lambda: file.exists() or process.poll() is not None,
+        f"{file.name} should be written",
+        progress=lambda: cpu_seconds(process),
+    )
+
+
 def wait_for_exit(process: Popen, what: str) -> int:
     """The exit code of a process that writes nothing to a pipe, or little."""
     wait_until(lambda: process.poll() is not None, what, progress=lambda: cpu_seconds(process))

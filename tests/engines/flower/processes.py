@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from pydantic import Field
 from tests.engines.flower.grid import site_folders
-from tests.suite.waiting import files_state, wait_until
+from tests.suite.waiting import files_state, slowness, wait_until
 
 from fedssl.config import Config, load
 from fedssl.engines.flower.certs import make_certs
@@ -39,10 +39,13 @@ class Process:
     """A command in a session of its own, with its output in a file."""
 
     def __init__(self, log: Path, *words: str) -> None:
+        folders = (ROOT, ROOT / "src", Path(__file__).parent / "site")
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
             "OMP_NUM_THREADS": "1",
+            # A slow machine gets Flower's own interval, lest it take a busy site for one that is gone.
+            "FEDSSL_TEST_HEARTBEAT": str(round(min(30, 10 * slowness()))),
         }
         self.log = log
         with open(log, "ab") as output:
