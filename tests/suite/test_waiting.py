@@ -8,20 +8,8 @@ import sys
 import pytest
 
 from tests.suite import waiting
+from tests.suite.clock import Clock
 from tests.suite.waiting import cpu_seconds, files_state, wait_until
-
-
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 @pytest.fixture
