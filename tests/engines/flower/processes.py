@@ -39,7 +39,7 @@ class Process:
     """A command in a session of its own, with its output in a file."""
 
     def __init__(self, log: Path, *words: str) -> None:
-        folders = (ROOT, ROOT / "src", Path(__file__).parent / "site")
+        folders = (ROOT, ROOT / "src", Path(__file__).parent / "heartbeat")
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
