@@ -1,12 +1,12 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
 from fedssl.cli import main
 from tests.small import arguments, small_run
+from tests.suite.waiting import cpu_seconds, wait_until
 
 
 def fedssl(*words, **options):
@@ -104,6 +104,11 @@ def test_quiet_says_nothing(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def rounds_of(out):
+    file = out / "metrics.jsonl"
+    return file.read_text().count("\n") if file.exists() else 0
+
+
 def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
     import signal
 
@@ -117,17 +122,23 @@ def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
         # Shells start background jobs with interrupts ignored, and children inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
-        time.sleep(0.05)
-        assert process.poll() is None
-    said = ""
-    for _ in range(20):  # an interrupt that falls into a destructor is lost, as in any Python program
+    wait_until(
+        lambda: rounds_of(out) >= 1,
+        "a round should end",
+        running=[process],
+        progress=lambda: cpu_seconds(process),
+    )
+    # An interrupt that falls into a destructor is lost, as in any Python program: then the run goes on, and
+    # the second round after it shows that. Another one sooner could fall into the handling of the first.
+    while process.poll() is None:
+        before = rounds_of(out)
         process.send_signal(signal.SIGINT)
-        try:
-            _, said = process.communicate(timeout=5)
-            break
-        except subprocess.TimeoutExpired:
-            continue
+        wait_until(
+            lambda before=before: process.poll() is not None or rounds_of(out) >= before + 2,
+            "the run should end",
+            progress=lambda: cpu_seconds(process),
+        )
+    _, said = process.communicate()
     assert process.returncode == 130
     assert "resume" in said
     assert "Traceback" not in said

@@ -10,7 +10,7 @@ import pytest
 from fedssl.aggregation import build
 from fedssl.state import State, Upload
 
-flower = pytest.importorskip("flwr.server.strategy.aggregate", reason="flwr is an optional extra")
+flower = pytest.importorskip("flwr.server.strategy.aggregate")
 Make = Callable[..., list[Upload]]
 
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from tests.small import QUEUE, arguments, digest, small_run
+from tests.suite.waiting import wait_for_file
 
 import fedssl
 
@@ -52,7 +53,7 @@ def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(tmp_path, w
     chance, out = random.Random(workers), tmp_path / "killed"
     process, kills = start(arguments(**keys), out), 0
     while kills < 4:
-        wait_for(lambda: (out / "config.toml").exists(), process)
+        wait_for_file(out / "config.toml", process)
         time.sleep(chance.uniform(0.0, 1.5))
         if process.poll() is not None:
             break
@@ -66,13 +67,6 @@ def test_a_run_that_is_killed_at_any_moment_resumes_to_the_same_bits(tmp_path, w
     lines = fedssl.Run(out).metrics
     assert [line["round"] for line in lines] == list(range(1, 13))
     assert [line["loss"] for line in lines] == [line["loss"] for line in whole.metrics]
-
-
-def wait_for(condition, process, seconds=60):
-    limit = time.monotonic() + seconds
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def dict_of(words):

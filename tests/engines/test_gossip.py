@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.small import SMALL, arguments, digest, small_run
+from tests.suite.waiting import wait_for_file
 
 import fedssl
 from fedssl.config import load, parse_overrides
@@ -238,10 +239,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path):
     command = [sys.executable, "-m", "fedssl.cli"]
     process = subprocess.Popen([*command, "run", *words, "--out", str(out), "--quiet"])
     while kills < 3:
-        limit = time.monotonic() + 60
-        while not (out / "metrics.jsonl").exists() and process.poll() is None:
-            assert time.monotonic() < limit
-            time.sleep(0.05)
+        wait_for_file(out / "metrics.jsonl", process)
         time.sleep(chance.uniform(0.0, 1.0))
         if process.poll() is not None:
             break

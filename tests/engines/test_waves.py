@@ -4,13 +4,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 from pydantic import PrivateAttr
 from tests.small import arguments, digest, small_run
+from tests.suite.waiting import cpu_seconds, wait_until
 
 import fedssl
 from fedssl.config import load, parse_overrides
@@ -180,11 +180,13 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, workers):
     whole = fedssl.run(load(None, parse_overrides(arguments(**keys))), out=tmp_path / "whole", quiet=True)
     command = [sys.executable, "-m", "fedssl.cli", "run", *words, "--out", str(out), "--quiet"]
     process = subprocess.Popen(command)
-    limit = time.monotonic() + 60
-    while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_text().splitlines()) < 2:
-        assert process.poll() is None
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    metrics = out / "metrics.jsonl"
+    wait_until(
+        lambda: metrics.exists() and metrics.read_text().count("\n") >= 2,
+        "two rounds should end",
+        running=[process],
+        progress=lambda: cpu_seconds(process),
+    )
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "result.json").exists()

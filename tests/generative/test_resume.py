@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from fedssl.engines.memory import MemoryStore
 from fedssl.listener import Listener
 from fedssl.storage import write_toml
 from tests.generative.small import KINDS, run_of
+from tests.suite.waiting import cpu_seconds, wait_until
 
 
 class Stop(Exception):
@@ -78,10 +78,14 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*command, "run", str(tmp_path / "config.toml"), "--out", str(out), "--quiet"], env=os.environ
     )
-    metrics, limit = out / "metrics.jsonl", time.monotonic() + 120
-    while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < 3):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    metrics = out / "metrics.jsonl"
+    wait_until(
+        lambda: metrics.exists() and metrics.read_text().count("\n") >= 3,
+        "three rounds should end",
+        running=[process],
+        progress=lambda: cpu_seconds(process),
+        poll=0.01,
+    )
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "result.json").exists(), "it had finished before it could be killed"

@@ -56,7 +56,7 @@ def test_a_step_takes_time_and_leaves_the_threads_alone(objective: str) -> None:
     before = torch.get_num_threads()
     pace = measure(load({"objective": objective, "model": {"width": 4}, "engine": {"threads": 1}}), (8, 8, 1))
     assert pace.step >= 0
-    assert 1e-4 < pace.seconds(16) < 5
+    assert pace.seconds(16) > 0
     assert torch.get_num_threads() == before
 
 

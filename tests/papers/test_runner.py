@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import time
+import signal
 from collections.abc import Callable
 from io import StringIO
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from fedssl.papers.measure import take
 from fedssl.papers.recipe import Measure, Recipe, load
 from fedssl.papers.runner import Outcome, alone, lock_of, run_cells
 from tests.papers.conftest import FakeTraining
+from tests.suite.waiting import wait_until
 
 
 def run(recipe: Recipe, runs: Path, seeds: int = 1) -> tuple[list[Outcome], str]:
@@ -142,21 +144,33 @@ def test_a_run_without_labels_says_why_it_has_no_number(finished: Path) -> None:
 def _hold(lock: Path, held: Path) -> None:
     with alone(lock):
         held.touch()
-        time.sleep(60)
+        signal.pause()
+
+
+def start(target: Callable[[Path, Path], None], lock: Path, file: Path) -> BaseProcess:
+    """Spawned, not forked: the guard of tests finds it."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=(lock, file))
+    process.start()
+    return process
+
+
+def start_holder(lock: Path, held: Path) -> BaseProcess:
+    process = start(_hold, lock, held)
+    wait_until(lambda: held.exists() or not process.is_alive(), "the lock should be held")
+    assert process.is_alive()
+    return process
 
 
 def test_a_lock_is_waited_for_and_dies_with_its_owner(tmp_path: Path) -> None:
     lock, held = tmp_path / "locks" / "run", tmp_path / "held"
-    process = multiprocessing.get_context("fork").Process(target=_hold, args=(lock, held))
-    process.start()
-    while not held.exists():
-        time.sleep(0.01)
-    waiter = multiprocessing.get_context("fork").Process(target=_enter, args=(lock, tmp_path / "entered"))
-    waiter.start()
+    process = start_holder(lock, held)
+    waiter = start(_enter, lock, tmp_path / "entered")
+    wait_until(lambda: (tmp_path / "comes").exists() or not waiter.is_alive(), "the other should come")
     waiter.join(0.2)
+    assert waiter.is_alive()
     assert not (tmp_path / "entered").exists()
     process.kill()
-    waiter.join(5)
+    wait_until(lambda: not waiter.is_alive(), "the lock should be free")
     assert (tmp_path / "entered").exists()
 
 
@@ -165,11 +179,7 @@ def test_a_run_that_another_command_is_at_is_left_for_last(
 ) -> None:
     planned = cells(small, "smoke", 1, {})
     held = tmp_path / "held"
-    arguments = (lock_of(tmp_path / planned[0].folder), held)
-    process = multiprocessing.get_context("fork").Process(target=_hold, args=arguments)
-    process.start()
-    while not held.exists():
-        time.sleep(0.01)
+    process = start_holder(lock_of(tmp_path / planned[0].folder), held)
 
     def told(outcomes: list[Outcome]) -> None:
         if len(outcomes) == len(planned) - 1:
@@ -181,5 +191,6 @@ def test_a_run_that_another_command_is_at_is_left_for_last(
 
 
 def _enter(lock: Path, entered: Path) -> None:
+    (entered.parent / "comes").touch()
     with alone(lock):
         entered.touch()

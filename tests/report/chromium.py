@@ -10,12 +10,10 @@ import select
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WAIT = 120.0  # seconds for anything: machines may be busy
+from tests.suite.waiting import cpu_seconds, wait_for_exit, wait_until
 
 
 def find() -> str | None:
@@ -80,9 +78,7 @@ class Chromium:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._from], [], [], WAIT)
-            if not ready:
-                raise TimeoutError("the browser does not answer")
+            wait_until(self._answers, "the browser should answer", progress=self._cpu_seconds, poll=0.0)
             read = os.read(self._from, 1 << 16)
             if not read:
                 raise RuntimeError("the browser has ended")
@@ -91,6 +87,12 @@ class Chromium:
         message: dict[str, Any] = json.loads(text)
         self._listen(message.get("method", ""), message.get("params", {}))
         return message
+
+    def _answers(self) -> bool:
+        return bool(select.select([self._from], [], [], 0.2)[0])
+
+    def _cpu_seconds(self) -> float:
+        return cpu_seconds(self.process)
 
     def _listen(self, event: str, about: dict[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":
@@ -131,13 +133,7 @@ class Chromium:
         return answer["result"].get("value")
 
     def until(self, expression: str) -> None:
-        self.wait(lambda: bool(self.value(expression)), expression)
-
-    def wait(self, done: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT
-        while not done():
-            assert time.monotonic() < end, f"never: {what}"
-            time.sleep(0.05)
+        wait_until(lambda: bool(self.value(expression)), expression)
 
     def point(self, selector: str, across: float = 0.5, down: float = 0.5) -> None:
         """Move the mouse over an element."""
@@ -172,8 +168,8 @@ class Chromium:
         self._session = None
         try:
             self.call("Browser.close")
-            self.process.wait(timeout=20)
-        except (RuntimeError, OSError, TimeoutError, subprocess.TimeoutExpired):
+            wait_for_exit(self.process, "the browser should end")
+        except (RuntimeError, OSError, AssertionError):
             self.process.kill()
             self.process.wait()
         os.close(self._to)

@@ -13,7 +13,7 @@ from fedssl.report.html.pictures import encoded
 from tests.report.chromium import Chromium, find
 from tests.report.handmade import METRICS, entry, finished, partition, result, run_dir
 
-pytestmark = pytest.mark.skipif(find() is None, reason="no chromium here: the page is not tried in a browser")
+pytestmark = pytest.mark.skipif(find() is None, reason="chromium is not installed")
 
 EVIL = "<img src=x onerror=\"document.title='hacked'\">"
 

@@ -17,6 +17,7 @@ from fedssl.cli import main
 from fedssl.errors import ConfigError, RunError
 from fedssl.report.html import watch
 from tests.report.handmade import METRICS, entry, partition, result, run_dir
+from tests.suite.waiting import PATIENCE, wait_for_exit
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def served(tmp_path):
     drawn = threading.Event()
 
     def images(path):
-        drawn.wait(30)
+        drawn.wait(PATIENCE)
         return {"why_not": "nothing to see", "missing": True}
 
     server = watch.serve(path, 0, images)
@@ -35,7 +36,7 @@ def served(tmp_path):
 
 
 def get(server, place="/document.json", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=PATIENCE)
     connection.request("GET", place, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     return answer.status, answer.read().decode()
@@ -64,7 +65,7 @@ def test_from_before_the_first_round_to_after_the_end(served):
     assert run["probes"][0]["accuracy"] == 0.75
     assert run["images"]["why_not"] == watch.DRAWING
     drawn.set()
-    server.live._drawing.join(30)
+    server.live._drawing.join(PATIENCE)
     assert document(server)["images"]["why_not"] == "nothing to see"
 
 
@@ -136,7 +137,7 @@ def test_an_interrupt_ends_it_cleanly(tmp_path):
     assert process.stdout is not None
     assert "is shown at http://127.0.0.1:" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert wait_for_exit(process, "the page should end") == 0
+    said, errors = process.communicate()
     assert "the page has ended" in said
     assert "Traceback" not in errors

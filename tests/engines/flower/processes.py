@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from pydantic import Field
 from tests.engines.flower.grid import site_folders
+from tests.suite.waiting import files_state, slowness, wait_until
 
 from fedssl.config import Config, load
 from fedssl.engines.flower.certs import make_certs
@@ -30,7 +30,7 @@ from fedssl.rundir import RunDir
 from fedssl.storage import write_toml
 
 ROOT = Path(__file__).parents[3]
-STEP = 600.0  # seconds a step may take, on a machine that has little time to spare
+RETURN = 1800.0  # seconds in which every site comes back to a server that was started again
 
 SHAPE = {"data.name": "none", "data.limit": 0, "data.size": 8, "data.channels": 1}
 
@@ -39,10 +39,13 @@ class Process:
     """A command in a session of its own, with its output in a file."""
 
     def __init__(self, log: Path, *words: str) -> None:
+        folders = (ROOT, ROOT / "src", Path(__file__).parent / "heartbeat")
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}",
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
             "OMP_NUM_THREADS": "1",
+            # A slow machine gets Flower's own interval, lest it take a busy site for one that is gone.
+            "FEDSSL_TEST_HEARTBEAT": str(round(min(30, 10 * slowness()))),
         }
         self.log = log
         with open(log, "ab") as output:
@@ -124,18 +127,24 @@ class Sites:
         return len(RunDir(self.run).metrics())
 
     def wait(self, condition: Callable[[], bool], what: str, *watched: Process) -> None:
-        """Until it is so; a watched process that ends before is an error."""
-        limit = time.monotonic() + STEP
-        while not condition():
-            ended = [process for process in watched if process.popen.poll() is not None]
-            late = time.monotonic() > limit
-            if (ended and not condition()) or late:
-                logs = "\n".join(f"== {file.name}\n{file.read_text()[-3000:]}" for file in self.logs())
-                raise AssertionError(f"{what}: {'too late' if late else 'a process has ended'}\n{logs}")
-            time.sleep(0.2)
+        """Wait while server and sites make progress; a watched process that ends before is an error."""
+        wait_until(
+            condition,
+            what,
+            running=[process.popen for process in watched],
+            progress=self.progress,
+            poll=0.2,
+            details=self.logs,
+        )
 
-    def logs(self) -> list[Path]:
-        return [*sorted(self.folder.glob("*.log")), *self.run.glob("flower/superlink.log")]
+    def progress(self) -> object:
+        """What the server and its own sites have written; sites that are refused write for ever."""
+        logs = [self.folder / f"{name}.log" for name in ("server", *self.names)]
+        return files_state(*logs, self.run / "metrics.jsonl", self.run / "checkpoints")
+
+    def logs(self) -> str:
+        files = [*sorted(self.folder.glob("*.log")), *self.run.glob("flower/superlink.log")]
+        return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
     def close(self) -> None:
         for process in self.processes:

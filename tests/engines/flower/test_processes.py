@@ -14,8 +14,9 @@ if sys.platform == "win32":
     pytest.skip("processes are killed by session", allow_module_level=True)
 
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from tests.engines.flower.processes import STEP, Sites, free_port
+from tests.engines.flower.processes import RETURN, Sites, free_port
 from tests.small import SMALL, digest
+from tests.suite.waiting import PATIENCE
 
 import fedssl
 from fedssl.config import load
@@ -78,7 +79,7 @@ def test_nodes_and_server_are_killed_strangers_and_rubbish_are_refused_and_the_r
     keys = {"objective": "byol", "method.name": f"{HERE}:Mallory", "rounds": rounds, "train.batch_size": 8}
     sites = Sites(tmp_path / "sites", load(base), listen=True)
     try:
-        sites.configure(base, **keys, **{"engine.patience": STEP})
+        sites.configure(base, **keys, **{"engine.patience": RETURN})
         server = sites.server()
         sites.wait(sites.has_keys, "sites should be registered", server)
         clients = [sites.client(number) for number in range(4)]
@@ -180,7 +181,9 @@ def test_the_gate_stands_before_a_real_superlink(tmp_path):
     port = free_port()
 
     def status(source, path):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=(source, 0))
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", port, timeout=PATIENCE, source_address=(source, 0)
+        )
         connection.request("POST", path, b"", {"Content-Type": PROTOBUF_MEDIA_TYPE})
         return connection.getresponse().status
 
