@@ -1,8 +1,8 @@
 """Write a method: clients keep the first layers of the encoder private.
 
 Each client's digits are rotated by a different angle. The method shares all of the encoder except its first
-layers. It is compared with FedAvg; each client is probed on its own rotated images. (With one seed it shows no
-gain; the example is about the API.)
+layers. It is compared with FedAvg; each client is probed on its own rotated images. (With one seed it shows
+no gain; the example is about the API.)
 
     python examples/your_own_method.py
 """
