@@ -1,8 +1,7 @@
-"""Does it pay to federate? FedAvg, FedEMA and standalone training on handwritten digits, over seeds.
+"""Compare FedAvg, FedEMA and standalone training on handwritten digits, over several seeds.
 
-Five clients have two of the ten digits each. Every method is run with every seed; what is printed is the
-linear probe of its encoder, and how often it beats standalone training with the same seed. With few seeds
-look at that column before you look at the means.
+Five clients have two of the ten digits each. Prints the linear probe of each method and in how many seeds it
+beats standalone training. With few seeds, differences between means are often noise.
 
     python examples/compare_methods.py
 """
@@ -38,7 +37,7 @@ def main() -> None:
         "data": {"name": "digits", "limit": options.images},
         "partition": {"scheme": "classes", "clients": 5, "classes": 2},
         "probe": {"every": 0},
-        "engine": {"threads": 1},  # networks this small are slower on several
+        "engine": {"threads": 1},  # small networks are slower with several threads
     }
     found: dict[str, list[float]] = {method: [] for method in METHODS}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,7 @@
-"""Train, export, and use the encoder in a program that has never heard of fedssl.
+"""Export an encoder to ONNX and use it in a program without fedssl.
 
-The encoder of a short run on digits is written as one ONNX file. A second Python process, which imports
-neither fedssl nor PyTorch, loads it with onnxruntime and fits a classifier on its features
-of 100 labelled digits.
+Trains briefly on digits and writes one ONNX file. A second Python process, which imports neither fedssl nor
+PyTorch, loads it with onnxruntime and fits a classifier on the features of 100 labeled digits.
 
     python examples/export_onnx.py
 """
@@ -18,7 +17,7 @@ from pathlib import Path
 import fedssl
 from fedssl.use.export import export
 
-ELSEWHERE = """
+CONSUMER = """
 import sys
 
 import numpy as np
@@ -29,17 +28,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 session = onnxruntime.InferenceSession("digits.onnx")
-(given,) = session.get_inputs()
-print(f"digits.onnx takes {given.name} {given.shape} and runs on {session.get_providers()[0]}")
+(expected,) = session.get_inputs()
+print(f"digits.onnx takes {expected.name} {expected.shape} and runs on {session.get_providers()[0]}")
 
 digits = load_digits()
 pixels = (digits.images[:, None] / 16).astype(np.float32)  # [N, 1, 8, 8], in [0, 1]
 (features,) = session.run(None, {"pixels": pixels})
-known, asked = slice(0, 100), slice(1000, 1797)
+train, test = slice(0, 100), slice(1000, 1797)
 for name, x in (("pixels", pixels.reshape(len(pixels), -1)), ("features", features)):
-    judge = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    judge.fit(x[known], digits.target[known])
-    print(f"{judge.score(x[asked], digits.target[asked]):.1%} right by {x.shape[1]} {name}")
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    classifier.fit(x[train], digits.target[train])
+    print(f"{classifier.score(x[test], digits.target[test]):.1%} right by {x.shape[1]} {name}")
 assert not {"fedssl", "torch"} & sys.modules.keys()
 """
 
@@ -53,13 +52,13 @@ def main() -> None:
             data="digits",
             rounds=options.rounds,
             probe={"every": 0, "protocol": "none"},
-            engine={"threads": 1},  # networks this small are slower on several
+            engine={"threads": 1},  # small networks are slower with several threads
             out=Path(name) / "run",
             quiet=True,
         )
         for file in export(run.path, "onnx", Path(name) / "digits.onnx"):
             print(f"written: {file.name}, {file.stat().st_size:,} bytes")
-        subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=name, check=True)
+        subprocess.run([sys.executable, "-c", CONSUMER], cwd=name, check=True)
 
 
 if __name__ == "__main__":

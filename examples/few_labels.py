@@ -1,8 +1,7 @@
-"""Five labels a class: what an encoder that never saw a label is worth.
+"""Train a classifier from a few labels per class, on top of a federated encoder.
 
-A federation learns from unlabeled digits. Then a classifier is made from a few labelled images of each
-class, on top of that encoder and, for comparison, on the encoder as it was before training and with the
-whole network trained from scratch.
+A federation trains on unlabeled digits. The classifier on its encoder is compared with one on the untrained
+encoder and with a network trained from scratch.
 
     python examples/few_labels.py
 """
@@ -32,8 +31,8 @@ def write_digits(root: Path) -> None:
         Image.fromarray((image * 15.9).astype(np.uint8)).save(folder / f"{number:04}.png")
 
 
-def from_scratch(root: Path, labels: int, epochs: int) -> float:
-    """The accuracy of a small convolutional network that has nothing but the labelled images."""
+def train_from_scratch(root: Path, labels: int, epochs: int) -> float:
+    """Test accuracy of a small convolutional network trained only on the labeled images."""
 
     def read(split: str, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         files = [
@@ -67,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--labels", type=int, nargs="+", default=[1, 5, 20])
-    parser.add_argument("--epochs", type=int, default=100, help="of the network from scratch")
+    parser.add_argument("--epochs", type=int, default=100, help="epochs of training from scratch")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -76,16 +75,16 @@ def main() -> None:
         run = fedssl.run(
             data=data,
             rounds=options.rounds,
-            views={"flip": 0},  # a mirrored digit is another one
+            views={"flip": 0},  # mirrored digits are different characters
             probe={"every": 0, "protocol": "none"},
-            engine={"threads": 1},  # networks this small are slower on several
+            engine={"threads": 1},  # small networks are slower with several threads
             out=folder / "run",
             quiet=True,
         )
-        print("labels a class   on the encoder   on the untrained one   from scratch")
+        print("labels per class  on the encoder  on untrained encoder   from scratch")
         for labels in options.labels:
             tuned: Tuned = finetune(run.path, folder / "digits", folder / f"{labels}", labels=labels)
-            scratch = from_scratch(folder / "digits", labels, options.epochs)
+            scratch = train_from_scratch(folder / "digits", labels, options.epochs)
             print(
                 f"{labels:>14}{100 * tuned.scores.accuracy:>15.1f} %"
                 f"{100 * tuned.untrained.accuracy:>20.1f} %{100 * scratch:>13.1f} %"

@@ -1,8 +1,8 @@
-"""From a folder of photographs to a search in it: train, embed, find similar ones and near-duplicates.
+"""Train on a folder of photos, embed them, and find similar images and near-duplicates.
 
-Without FOLDER, crops of two photographs that scikit-learn brings along are used; every tenth of them is
-stored a second time, a little smaller and darker, as happens in collections of pictures. Does the search
-find the original of each copy? (Among the closest pairs are also crops of the plain sky: they *are* alike.)
+Without FOLDER, the script uses crops of two photos from scikit-learn and adds a smaller, darker copy of every
+tenth crop. It then checks whether the search finds the original of each copy. (Crops of plain sky are also
+among the closest pairs.)
 
     python examples/photos_to_search.py [FOLDER]
 """
@@ -23,8 +23,8 @@ from fedssl.use.search import duplicates, nearest
 from fedssl.use.trained import load_trained
 
 
-def cut_photographs(folder: Path, count: int) -> None:
-    """`count` crops of 64×64 pixels, and edited copies of every tenth of them."""
+def write_crops(folder: Path, count: int) -> None:
+    """Write `count` crops of 64×64 pixels, and edited copies of every tenth."""
     rng = np.random.default_rng(0)
     photographs = dict(zip(("temple", "flower"), load_sample_images().images, strict=True))
     for number in range(count):
@@ -38,29 +38,29 @@ def cut_photographs(folder: Path, count: int) -> None:
             darker.save(folder / f"{name}-{number:03}-copy.jpg", quality=80)
 
 
-def original(found: Embedded, copy: int) -> bool:
-    """Whether the original of a copy is among the three images nearest to it."""
+def finds_original(found: Embedded, copy: int) -> bool:
+    """Return whether the original of a copy is among its three nearest images."""
     near = [found.paths[hit.number] for hit in nearest(found, found.vectors[copy], 4)]
     return found.paths[copy].replace("-copy.jpg", ".png") in near
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", nargs="?", help="your photographs; none: crops of two")
+    parser.add_argument("folder", nargs="?", help="your photos (default: crops of two photos)")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--images", type=int, default=200, help="crops to cut")
+    parser.add_argument("--images", type=int, default=200, help="number of crops")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(options.folder or Path(name) / "photos")
         if not options.folder:
             folder.mkdir()
-            cut_photographs(folder, options.images)
+            write_crops(folder, options.images)
         run = fedssl.run(
             data={"name": "folder", "root": str(folder), "size": 32},
             partition={"scheme": "iid", "clients": 4},
             rounds=options.rounds,
             probe={"every": 0, "protocol": "none"},
-            engine={"threads": 1},  # networks this small are slower on several
+            engine={"threads": 1},  # small networks are slower with several threads
             out=Path(name) / "run",
             quiet=True,
         )
@@ -68,7 +68,7 @@ def main() -> None:
         found = embed(trained, folder)
         query = find_images(folder)[0]
         print(f"most similar to {query}:")
-        for hit in nearest(found, embed_one(trained, folder / query), 6)[1:]:  # the first is itself
+        for hit in nearest(found, embed_one(trained, folder / query), 6)[1:]:  # the first is the query
             print(f"  {hit.similarity:.4f}  {found.paths[hit.number]}")
         pairs = duplicates(found, 0.999)
         print(f"{len(pairs)} pairs with a cosine of at least 0.999; the closest:")
@@ -76,7 +76,7 @@ def main() -> None:
             print(f"  {pair.similarity:.4f}  {found.paths[pair.first]}  {found.paths[pair.second]}")
         copies = [number for number, path in enumerate(found.paths) if path.endswith("-copy.jpg")]
         if copies:
-            right = sum(original(found, number) for number in copies)
+            right = sum(finds_original(found, number) for number in copies)
             print(f"{right} of {len(copies)} copies have their original among the three nearest images")
 
 

@@ -1,9 +1,8 @@
-"""A method of your own: clients with different cameras keep the first layers for themselves.
+"""Write a method: clients keep the first layers of the encoder private.
 
-Every client sees digits turned by an angle of its own. The method below shares the encoder except for its
-first layers, by naming what may leave a client; all else follows from that. It is compared with FedAvg,
-where each client is probed on its own turned images. (Here it gains nothing, with one seed: a comparison
-is what tells.)
+Each client's digits are rotated by a different angle. The method shares all of the encoder except its first
+layers. It is compared with FedAvg; each client is probed on its own rotated images. (With one seed it shows
+no gain; the example is about the API.)
 
     python examples/your_own_method.py
 """
@@ -23,19 +22,21 @@ from fedssl.methods.fedavg import FedAvg
 from fedssl.models.model import Model
 
 
-class OwnEyes(FedAvg):
-    """FedAvg whose clients keep the first layers of the encoder for themselves."""
+class PrivateStem(FedAvg):
+    """FedAvg with client-specific first layers."""
 
     evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "personal"
 
-    layers: tuple[str, ...] = Field(("conv1", "bn1"), description="parts of the encoder that stay")
+    layers: tuple[str, ...] = Field(
+        ("conv1", "bn1"), description="layers of the encoder that stay on the client"
+    )
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         own = tuple(f"encoder.{layer}." for layer in self.layers)
-        return [name for name in super().shared(model) if not name.startswith(own)]
+        return [name for name in super().shares(model) if not name.startswith(own)]
 
 
-METHODS.register("own-eyes", OwnEyes)
+METHODS.register("private-stem", PrivateStem)
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=800)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for method in ("fedavg", "own-eyes"):
+        for method in ("fedavg", "private-stem"):
             run = fedssl.run(
                 method=method,
                 shift="rotation",
@@ -52,14 +53,14 @@ def main() -> None:
                 rounds=options.rounds,
                 data={"name": "digits", "limit": options.images},
                 probe={"every": 0, "protocol": "none"},
-                engine={"threads": 1},  # networks this small are slower on several
+                engine={"threads": 1},  # small networks are slower with several threads
                 out=Path(folder) / method,
                 quiet=True,
             )
             found = run.probe("personal")
             numbers = run.metrics[-1]["bytes_up"] // 4 // len(run.metrics[-1]["clients"])
             print(
-                f"{method:<9} {100 * found['accuracy']:5.1f} % on a client's own images "
+                f"{method:<12} {100 * found['accuracy']:5.1f} % on a client's own images "
                 f"(untrained {100 * found['untrained']:.1f} %), {numbers:,} numbers uploaded a client"
             )
 
