@@ -284,6 +284,9 @@ class Config(Options):
 
 
 # What a bare word stands for in `fedssl.run(method="fedema")`.
+# Sections that say how a run is executed, not what it computes: other values give the same numbers.
+HOW = ("engine", "log", "checkpoint")
+
 MAIN_KEY = {
     "data": "name",
     "partition": "scheme",
