@@ -1,4 +1,4 @@
-"""Tests and intervals against scipy, Holm's correction by hand, and the rate of false verdicts by simulation."""
+"""Tests and intervals against scipy, Holm's correction by hand, and simulated rates of false verdicts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_sign_flips_are_those_of_scipy(n, margin):
 
 
 def test_sign_flips_by_hand():
-    # Of 16 patterns of ±1 ±2 ±3 ±4, |sum| is at least 8 for 10 (+ + + +), 8 (− + + +) and their mirror images.
+    # Of 16 patterns of ±1 ±2 ±3 ±4, |sum| ≥ 8 for 10 (+ + + +), 8 (− + + +) and their mirror images.
     assert sign_flip_test([-1.0, 2.0, 3.0, 4.0]) == 4 / 16
     assert sign_flip_test([1.0] * 6) == 2 / 64
     assert sign_flip_test([INFINITE] * 5 + [-1.0]) == sign_flip_test([1.0] * 5 + [-1.0]) == 14 / 64
@@ -97,7 +97,7 @@ def test_many_seeds_are_sampled():
 
 
 def test_holm_by_hand():
-    # Sorted 0.01 × 4 = 0.04; 0.02 × 3 = 0.06; 0.03 × 2 = 0.06; 0.04 × 1 = 0.04, but never below the one before.
+    # Sorted 0.01 × 4 = 0.04; 0.02 × 3 = 0.06; 0.03 × 2 = 0.06; 0.04 × 1 = 0.04, but never decreasing.
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.9, 0.6]) == [1.0, 1.0]
     assert holm([0.03]) == [0.03]
@@ -140,7 +140,14 @@ def test_within_a_margin():
 
 def test_one_seed_decides_nothing_and_two_need_a_t_of_12_7():
     one = judge([50.0])
-    assert (one.word, one.n, one.mean, one.p, one.low, one.detectable) == ("undecided", 1, 50.0, None, None, None)
+    assert (one.word, one.n, one.mean, one.p, one.low, one.detectable) == (
+        "undecided",
+        1,
+        50.0,
+        None,
+        None,
+        None,
+    )
     assert judge([]) == Verdict("undecided", 0)
     # t = mean / (half the distance): 10 and 13.
     assert judge([9.0, 11.0]).word == "undecided"

@@ -23,12 +23,12 @@ EXACT_UP_TO = 20  # seeds up to which all 2^n sign patterns are enumerated
 SAMPLED_PATTERNS = 100_000
 
 RULE = (
-    "Differences are paired over seeds. Held and not held need a two-sided paired t-test against the margin with "
-    "p ≤ 0.05 after Holm's correction over all comparisons of this table; from six seeds on, an exact sign-flip "
-    "permutation test has to agree (p ≤ 0.05, uncorrected). Everything else is undecided, with the smallest "
-    "distance from the margin that this many seeds could have shown. The interval has the confidence level at "
-    "which Holm's procedure tested the line (95 % for a single comparison, more for several), so that it "
-    "excludes the margin exactly when the corrected p is at most 0.05."
+    "Differences are paired over seeds. Held and not held need a two-sided paired t-test against the margin "
+    "with p ≤ 0.05 after Holm's correction over all comparisons of this table; from six seeds on, an exact "
+    "sign-flip permutation test has to agree (p ≤ 0.05, uncorrected). Everything else is undecided, with the "
+    "smallest distance from the margin that this many seeds could have shown. The interval has the confidence "
+    "level at which Holm's procedure tested the line (95 % for a single comparison, more for several), so "
+    "that it excludes the margin exactly when the corrected p is at most 0.05."
 )
 
 
@@ -37,7 +37,7 @@ class Claim:
     """What is tested: that the expected difference is greater than the margin.
 
     Attributes:
-        differences: one number per seed, better − worse; may be infinite where one side never reached a target.
+        differences: better − worse, one per seed; infinite where one side never reached a target.
         margin: 0 for "better", positive for "better by at least", negative for "within" (non-inferiority).
         failed: names of the runs that failed, whose seeds are therefore missing from `differences`.
     """
@@ -141,7 +141,7 @@ def _judge(
 
 
 def _balance(differences: Sequence[float], margin: float) -> float:
-    """What the tests look at: the sum of differences from the margin; of their signs where one is infinite."""
+    """The sum of differences from the margin; of their signs where one is infinite."""
     beyond = np.asarray(differences, float) - margin
     return float((beyond if np.isfinite(beyond).all() else np.sign(beyond)).sum())
 
@@ -149,8 +149,8 @@ def _balance(differences: Sequence[float], margin: float) -> float:
 def at_least(parts: Sequence[Verdict], k: int) -> Verdict:
     """Whether at least `k` of the parts hold.
 
-    Held if k or more are held; not held if so many are not held that k cannot be reached; else undecided. The
-    parts belong to the table's family, so that this adds no error of its own. `n` is the smallest of the parts.
+    Held if k or more are held; not held if too many are not held for k to be possible; else undecided. The
+    parts belong to the table's family, so this adds no error of its own. `n` is the smallest of the parts.
     """
     held, lost = (sum(part.word == word for part in parts) for word in ("held", "not held"))
     word: Word = "held" if held >= k else "not held" if lost > len(parts) - k else "undecided"
@@ -232,8 +232,8 @@ def t_interval(differences: Sequence[float], confidence: float = 1 - ALPHA) -> t
 def _standard_error(differences: Sequence[float]) -> float | None:
     """None with fewer than two differences, infinite ones, or equal ones.
 
-    Equal differences occur with counts (rounds to a target) and say nothing about the spread: a t-test that took
-    it for zero would call any three equal differences significant.
+    Equal differences occur with counts (rounds to a target) and say nothing about the spread: a t-test with
+    a spread of zero would call any three equal differences significant.
     """
     if len(differences) < 2:
         return None
@@ -265,7 +265,7 @@ def sign_flip_test(differences: Sequence[float], margin: float = 0.0) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm-corrected p-values, in the given order: at most α for the hypotheses that are rejected at level α."""
+    """Holm-corrected p-values, in the given order: at most α for hypotheses rejected at level α."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(_ascending(p_values)):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
@@ -276,8 +276,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
     """The level at which Holm's procedure tests each hypothesis: p is at most this level exactly if rejected.
 
-    The smallest p is tested at α/m, the next at α/(m − 1), and so on up to the first that is not rejected, whose
-    level then holds for all that are left.
+    The smallest p is tested at α/m, the next at α/(m − 1), and so on up to the first that is not rejected,
+    whose level then holds for the rest.
     """
     levels, stopped = [alpha] * len(p_values), None
     for rank, place in enumerate(_ascending(p_values)):

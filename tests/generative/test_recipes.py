@@ -6,7 +6,8 @@ import pytest
 
 from fedssl.errors import ConfigError
 from fedssl.reproduce.cells import cells
-from fedssl.reproduce.recipe import comparisons, load, titles
+from fedssl.reproduce.orderings import comparisons
+from fedssl.reproduce.recipe import load, titles
 
 NAMES = [name for name in titles() if name.startswith("padpaf")]
 

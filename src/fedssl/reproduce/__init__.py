@@ -64,10 +64,10 @@ def reproduce(
     if dry_run:
         _list(work, at, Path(out), console)
         return []
-    results = [
-        _run(Results(recipe, at, seeds, overrides or {}, [], first_seed, selection), planned, Path(out), console)
-        for recipe, planned in work
-    ]
+    results = []
+    for recipe, planned in work:
+        empty = Results(recipe, at, seeds, overrides or {}, [], first_seed, selection)
+        results.append(_run(empty, planned, Path(out), console))
     failed = sum(len(each.failures) for each in results)
     if failed:
         names = ", ".join(each.recipe.name for each in results if each.failures)

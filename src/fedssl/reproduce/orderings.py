@@ -25,8 +25,8 @@ class Place:
 class Comparison:
     """One test of an ordering, in one place of the table.
 
-    A pair has the weights 1 and −1 (turned around where smaller numbers are better), a trend those of the slope
-    over the rank of x.
+    A pair has the weights 1 and −1 (reversed where smaller numbers are better), a trend the weights of the
+    slope over the rank of x.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Group:
-    """The comparisons of one ordering that exist at a scale; with `at_least`, they make one claim together."""
+    """The comparisons of one ordering at a scale; with `at_least`, they make one claim together."""
 
     ordering: Ordering
     comparisons: tuple[Comparison, ...]
@@ -52,10 +52,7 @@ class Group:
 def groups(recipe: Recipe, scale: Scale) -> list[Group]:
     """Every ordering of which there is something to compare at this scale."""
     found = [
-        Group(
-            ordering,
-            tuple((_trends if ordering.monotone else _pairs)(ordering, recipe, scale)),
-        )
+        Group(ordering, tuple((_trends if ordering.monotone else _pairs)(ordering, recipe, scale)))
         for ordering in recipe.orderings
     ]
     return [group for group in found if len(group.comparisons) >= (group.ordering.at_least or 1)]

@@ -93,7 +93,7 @@ class Results:
         found = groups(self.recipe, self.scale)
         every = [comparison for group in found for comparison in group.comparisons]
         verdicts = iter(judge_family([self._claim(comparison) for comparison in every]))
-        judged = []
+        judged: list[Judged] = []
         for group in found:
             parts = tuple(self._judged(comparison, next(verdicts)) for comparison in group.comparisons)
             judged += [_together(group, parts)] if group.ordering.at_least else parts
@@ -133,7 +133,7 @@ class Results:
         return paired_contrast([(1.0, found), (-1.0, _valid(self.numbers(place.over, place.column)))])
 
     def _failed(self, place: Place) -> Iterator[str]:
-        """Runs that ended in an error, or with a number that is none (NaN)."""
+        """Runs that ended in an error, or whose number is NaN."""
         for row in (place.row, place.over):
             for outcome in self.at(row, place.column):
                 if outcome.error or (outcome.number is not None and math.isnan(outcome.number)):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedssl.report.console import duration
 from fedssl.report.html.clients import client_sizes
-from fedssl.report.html.compare import Group, cell, measures, pair, total_bytes
+from fedssl.report.html.compare import Group, cell, measures, pairs, total_bytes
 from fedssl.report.html.files import RunFiles
 
 COLLAPSED = 0.1  # spread of features below which there is little left to tell images apart by
