@@ -12,7 +12,7 @@ SOURCE = Path(fedssl.__file__).parent
 
 # Top to bottom. A module imports from its own room and from those below.
 ROOMS = (
-    ("cli", "__init__", "__main__"),
+    ("cli", "__init__"),
     ("commands",),
     ("papers",),
     ("api",),

@@ -147,8 +147,13 @@ def _eval(options: argparse.Namespace) -> None:
 def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", nargs="?", help="a recipe (see `fedssl list recipes`); none: all of them")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides for every row")
-    parser.add_argument("--scale", default="smoke", help="smoke, mini or paper (default smoke)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds per row (default 3)")
+    parser.add_argument("--scale", default="smoke", help="smoke, mini, midi or paper (default smoke)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds (default 3)")
+    parser.add_argument(
+        "--first-seed", type=int, default=0, metavar="S", help="default 0; from 1000 on: for tuning"
+    )
+    parser.add_argument("--rows", default="", metavar="a,b", help="only these rows of the table")
+    parser.add_argument("--columns", default="", metavar="c,d", help="only these columns of the table")
     parser.add_argument(
         "--dry-run", action="store_true", help="list what would run, and what it would cost here"
     )
@@ -167,6 +172,9 @@ def _reproduce(options: argparse.Namespace) -> None:
         table,
         scale=options.scale,
         seeds=options.seeds,
+        first_seed=options.first_seed,
+        rows=options.rows,
+        columns=options.columns,
         dry_run=options.dry_run,
         out=options.out,
         overrides=parse_overrides(words),

@@ -6,7 +6,8 @@ import pytest
 
 from fedssl.errors import ConfigError
 from fedssl.papers.cells import cells
-from fedssl.papers.recipe import comparisons, load, titles
+from fedssl.papers.orderings import comparisons
+from fedssl.papers.recipe import load, titles
 
 NAMES = [name for name in titles() if name.startswith("padpaf")]
 

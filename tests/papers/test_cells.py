@@ -130,7 +130,7 @@ def test_the_paper_scale_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("overrides", "seeds", "problem"),
     [
-        ({"seed": 3}, 1, "set N with --seeds"),
+        ({"seed": 3}, 1, "choose seeds with --first-seed"),
         ({}, 0, "at least 1"),
         ({"rouns": 3}, 1, "unknown key 'rouns': did you mean rounds"),
     ],

@@ -1,25 +1,35 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from fedssl.papers.cells import cells
 from fedssl.papers.recipe import Measure, Recipe, load
 from fedssl.papers.results import Results
 from fedssl.papers.runner import Outcome
 from fedssl.papers.table import as_json, markdown, orderings, summary, table
+from tests.papers.conftest import SMALL
 
 Write = Callable[..., Path]
 
 
-def results_of(recipe: Recipe, numbers: dict[tuple[str, str], list[float | None]], seeds: int = 3) -> Results:
+def results_of(
+    recipe: Recipe,
+    numbers: Mapping[tuple[str, str], Sequence[float | None]],
+    seeds: int = 3,
+    first_seed: int = 0,
+) -> Results:
     outcomes = []
-    for cell in cells(recipe, "smoke", seeds, {}):
-        number = numbers[cell.row, cell.column][cell.seed]
+    for cell in cells(recipe, "smoke", seeds, {}, first_seed):
+        number = numbers[cell.row, cell.column][cell.seed - first_seed]
         error = "ValueError: no luck" if number is None else ""
         untrained = None if number is None else 30.0 + cell.seed
         outcomes.append(Outcome(cell, Path("runs") / cell.folder, number, untrained, 60.0, error))
-    return Results(recipe, "smoke", seeds, {"rounds": 3, "data.root": "/my/images"}, outcomes)
+    overrides = {"rounds": 3, "data.root": "/my/images"}
+    return Results(recipe, "smoke", seeds, overrides, outcomes, first_seed)
 
 
 NUMBERS: dict[tuple[str, str], list[float | None]] = {
@@ -47,8 +57,77 @@ def test_rows_that_have_different_seeds_so_far(small: Recipe) -> None:
 
 def test_orderings_are_judged_seed_by_seed(small: Recipe) -> None:
     lines = orderings(results_of(small, NUMBERS)).splitlines()
-    assert lines[4] == "| BYOL > SimCLR | iid    | +2.00 ± 1.00 | +10.00 | 0.074 | **held**       |"
-    assert lines[5] == "| BYOL > SimCLR | skewed | –            | –      | –     | **no numbers** |"
+    assert lines[2] == "**0 of 2 held, 0 not held, 2 undecided.**"
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    assert cells[0] == ["claim", "where", "better by", "interval", "paper", "p", "p (Holm)", "n", "verdict"]
+    # t = 2√3 with 2 degrees of freedom; the interval is of 97.5 %, since two comparisons are open: t = 6.205.
+    assert cells[2] == [
+        "BYOL > SimCLR",
+        "iid",
+        "+2.00 ± 1.00",
+        "[-1.58, +5.58]",
+        "+10.00",
+        "0.074",
+        "0.148",
+        "3",
+        "**undecided**; could have shown 3.58",
+    ]
+    assert cells[3][2:7] == ["–"] * 5
+    assert cells[3][7] == (
+        "0 of 3: seed 0 failed (BYOL · skewed), seed 1 failed (BYOL · skewed), "
+        "seed 2 failed (BYOL · skewed), seed 2 failed (SimCLR · skewed)"
+    )
+    assert cells[3][8] == "**undecided**"
+
+
+def test_verdicts_with_six_seeds(small: Recipe) -> None:
+    numbers: dict[tuple[str, str], list[float | None]] = {
+        ("SimCLR", "iid"): [50.0, 51.0, 52.0, 50.0, 51.0, None],
+        ("SimCLR", "skewed"): [50.0, 51.0, 52.0, 50.0, 51.0, 52.0],
+        ("BYOL", "iid"): [52.0, 53.1, 53.9, 52.0, 53.0, 54.0],
+        ("BYOL", "skewed"): [48.0, 49.1, 49.9, 48.0, 49.0, 50.0],
+    }
+    text = orderings(results_of(small, numbers, seeds=6))
+    assert "**1 of 2 held, 1 not held, 0 undecided.**" in text
+    assert "p (sign flips)" in text
+    iid, skewed = [line for line in text.splitlines() if line.startswith("| BYOL")]
+    assert "| 0.062 " in iid  # 2 of 32 sign patterns
+    assert "| 5 of 6: seed 5 failed (SimCLR · iid) | **held**" in iid
+    assert "| 0.031 " in skewed
+    assert "| **not held**" in skewed
+
+
+def test_parts_of_a_claim_are_listed_below_it(write: Write) -> None:
+    text = SMALL + 'claim = "mostly"\nat_least = 1\n'
+    lines = orderings(results_of(load(str(write(text))), NUMBERS)).splitlines()
+    assert lines[2] == "**0 of 1 held, 0 not held, 1 undecided.**"
+    assert lines[6].startswith("| mostly: at least 1 of 2: BYOL > SimCLR |")
+    assert "| 0 of 2 held, 0 not held, 2 undecided |" in lines[6]
+    assert lines[7].startswith("| – BYOL > SimCLR ")
+    assert "**" not in lines[7]
+
+
+def test_a_claim_that_the_paper_contradicts_is_marked(write: Write) -> None:
+    text = SMALL.replace("paper = { iid = 80.0 }", "paper = { iid = 69.0 }")
+    lines = orderings(results_of(load(str(write(text))), NUMBERS)).splitlines()
+    assert "the paper's own numbers contradict this" in lines[6]
+    assert "contradict" not in lines[7]
+
+
+def test_tuning_and_parts_say_so(small: Recipe) -> None:
+    results = results_of(small.select("smoke", rows="BYOL"), NUMBERS, first_seed=1000)
+    tuning = replace(results, selection={"rows": "BYOL"})
+    page = markdown(tuning)
+    assert page.startswith("# Table 1: a comparison (tuning)\n")
+    assert "Scale `smoke`, tuning seeds 1000 to 1002: mean" in page
+    assert '--seeds 3 --first-seed 1000 --rows "BYOL" rounds=3' in page
+    assert "A part of the table: rows were selected." in page
+    assert "| SimCLR" not in page
+    assert tuning.file_name == "mine-smoke-part-tuning"
+    assert as_json(tuning)["tuning"] is True
+    later = results_of(small, NUMBERS, first_seed=6)
+    assert "Scale `smoke`, seeds 6 to 8: mean" in markdown(later)
+    assert later.file_name == "mine-smoke"
 
 
 def test_the_page_says_how_it_came_about(small: Recipe) -> None:
@@ -103,11 +182,13 @@ worse = "slow"
 """
     recipe = load(str(write(text)))
     infinite = float("inf")
-    results = results_of(recipe, {("slow", "accuracy"): [9, 8], ("fast", "accuracy"): [3, 4]}, seeds=2)
+    results = results_of(recipe, {("slow", "accuracy"): [9, 8, 10], ("fast", "accuracy"): [3, 3, 4]})
     (judged,) = results.orderings()
-    assert (judged.verdict.word, judged.verdict.mean) == ("held", 5.0)
+    assert (judged.verdict.word, judged.verdict.mean) == ("held", pytest.approx(17 / 3))
     assert "| not reached |" in table(results)
-    never = results_of(recipe, {("slow", "accuracy"): [infinite] * 2, ("fast", "accuracy"): [3, 4]}, seeds=2)
+    never = results_of(
+        recipe, {("slow", "accuracy"): [infinite] * 6, ("fast", "accuracy"): [3, 4, 3, 3, 4, 5]}, seeds=6
+    )
     assert "| only one side reached it |" in orderings(never)
     assert never.orderings()[0].verdict.word == "held"
     assert as_json(never)["cells"][0]["number"] is None
@@ -123,17 +204,17 @@ name = "learned"
 [[ordering]]
 better = "untrained"
 worse = "collapsed"
-relation = ">="
+within = 0.5
 [[ordering]]
 better = "learned"
 worse = ["untrained", 50]
 """
     recipe = load(str(write(text)))
     numbers: dict[tuple[str, str], list[float | None]] = {
-        ("collapsed", "accuracy"): [30.0, 30.5],  # untrained: 30 and 31
-        ("learned", "accuracy"): [40.0, 40.0],
+        ("collapsed", "accuracy"): [29.0, 30.1, 30.9],  # untrained: 30, 31 and 32
+        ("learned", "accuracy"): [40.0, 41.1, 41.9],
     }
-    words = [judged.verdict.word for judged in results_of(recipe, numbers, seeds=2).orderings()]
+    words = [judged.verdict.word for judged in results_of(recipe, numbers).orderings()]
     assert words == ["held", "held", "not held"]
 
 
@@ -143,5 +224,10 @@ def test_json_has_the_raw_numbers(small: Recipe) -> None:
         cell["number"] for cell in found["cells"] if (cell["row"], cell["column"]) == ("BYOL", "iid")
     ] == [52, 52, 55]
     assert found["paper"]["SimCLR"] == {"iid": [70.0], "skewed": [60.0, 0.5]}
-    assert found["orderings"][0]["verdict"] == "held"
+    (iid, skewed) = found["orderings"]
+    assert (iid["verdict"], iid["n"], iid["difference"], iid["paper"]) == ("undecided", 3, 2.0, 10.0)
+    assert iid["interval"] == pytest.approx([2 - iid["detectable"], 2 + iid["detectable"]])
+    assert "BYOL · skewed · seed 0" in skewed["failed"]
+    assert (skewed["n"], skewed["interval"], skewed["p"]) == (0, None, None)
+    assert found["summary"] == "0 of 2 held, 0 not held, 2 undecided"
     assert found["cells"][-1]["error"] == "ValueError: no luck"

@@ -45,7 +45,21 @@ def test_paired_over_shared_seeds(six):
     assert found["mean"] == pytest.approx(0.03)
     assert found["spread"] == pytest.approx(0.01)
     assert found["p"] == pytest.approx(stats.ttest_rel(FEDEMA, FEDAVG).pvalue)
+    assert found["p_corrected"] == found["p"]  # one pair
+    interval = stats.ttest_rel(FEDEMA, FEDAVG).confidence_interval(0.95)
+    assert (found["low"], found["high"]) == pytest.approx((interval.low, interval.high))
     assert found["word"] == "higher"
+
+
+def test_several_settings_are_one_family(six, tmp_path):
+    third = [
+        finished(tmp_path / f"u{seed}", n, seed=seed, method="fedu") for seed, n in enumerate((0.5, 0.9, 0.8))
+    ]
+    comparison = document([*six, *third])["comparison"]
+    found = [pair for pair in comparison["pairs"] if pair["measure"] == "linear.accuracy"]
+    assert len(found) == 3
+    assert found[0]["p_corrected"] == pytest.approx(3 * stats.ttest_rel(FEDEMA, FEDAVG).pvalue)
+    assert found[0]["word"] == "undecided"
 
 
 def test_only_shared_seeds_are_paired(six):
@@ -58,7 +72,7 @@ def test_only_shared_seeds_are_paired(six):
 
 
 @pytest.mark.parametrize(
-    ("others", "word"), [((0.9, 0.95, 0.99), "lower"), (FEDEMA, "the same"), ((0.7, 0.9, 0.8), "undecided")]
+    ("others", "word"), [((0.9, 0.925, 0.965), "lower"), (FEDEMA, "the same"), ((0.7, 0.9, 0.8), "undecided")]
 )
 def test_what_a_test_can_say(tmp_path, others, word):
     runs = [finished(tmp_path / f"a{seed}", number, seed=seed) for seed, number in enumerate(FEDEMA)]

@@ -15,6 +15,8 @@ from fedssl.config import load as load_config
 from fedssl.errors import ConfigError
 from fedssl.papers.recipe import Column, Measure, Recipe, Row, Scale
 
+TUNING_SEEDS = 1000  # seeds from here on are for choosing settings; results use those below
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -32,18 +34,31 @@ class Cell:
         return f"{self.row} · {self.column} · seed {self.seed}"
 
 
-def cells(recipe: Recipe, scale: Scale, seeds: int, overrides: Mapping[str, Any]) -> list[Cell]:
+def cells(
+    recipe: Recipe, scale: Scale, seeds: int, overrides: Mapping[str, Any], first_seed: int = 0
+) -> list[Cell]:
     """Seed by seed, so that a table that is stopped half-way has whole rows of fewer seeds."""
-    if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
-    if "seed" in overrides:
-        raise ConfigError(f"seed={overrides['seed']}: seeds are 0 … N−1, set N with --seeds")
+    _check_seeds(seeds, first_seed, overrides)
     return [
         _cell(recipe, scale, row, column, seed, overrides)
-        for seed in range(seeds)
+        for seed in range(first_seed, first_seed + seeds)
         for row in recipe.rows_at(scale)
         for column in recipe.columns_at(scale)
     ]
+
+
+def _check_seeds(seeds: int, first_seed: int, overrides: Mapping[str, Any]) -> None:
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
+    if first_seed < 0:
+        raise ConfigError(f"--first-seed {first_seed}: seeds begin at 0")
+    if "seed" in overrides:
+        raise ConfigError(f"seed={overrides['seed']}: choose seeds with --first-seed and --seeds")
+    if first_seed < TUNING_SEEDS < first_seed + seeds:
+        raise ConfigError(
+            f"seeds {first_seed} to {first_seed + seeds - 1}: those from {TUNING_SEEDS} on are for tuning, "
+            "and are never mixed with others"
+        )
 
 
 def _cell(

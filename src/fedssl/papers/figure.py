@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedssl.papers.recipe import Column, Figure, Row
-from fedssl.papers.results import Results, mean_and_spread
+from fedssl.papers.results import Results
+from fedssl.statistics import mean_and_spread
 from fedssl.storage import read_lines
 
 Points = dict[float, list[float]]  # by x, one y a seed
@@ -59,7 +60,8 @@ def draw(results: Results, file: Path) -> bool:
     )
     axes.set_ylabel(figure.y_label or y_label)
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± standard deviation"
-    axes.set_title(f"{results.recipe.source}, scale {results.scale} ({seeds})", fontsize=10)
+    tuning = ", tuning" * results.tuning
+    axes.set_title(f"{results.recipe.source}, scale {results.scale}{tuning} ({seeds})", fontsize=10)
     if len(found) > 1 or figure.kind == "sweep":
         plot.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     plot.savefig(file, dpi=150)

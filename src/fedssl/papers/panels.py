@@ -27,7 +27,7 @@ def draw_landscapes(results: Results, file: Path) -> bool:
         plot.subplots(rows, columns, squeeze=False).flat, found.items(), strict=False
     ):
         _panel(plot, axes, name, seen)
-    plot.suptitle(f"{results.recipe.source}, scale {results.scale} (seed 0)", fontsize=10)
+    plot.suptitle(f"{results.recipe.source}, scale {results.scale} (seed {results.first_seed})", fontsize=10)
     plot.savefig(file, dpi=150)
     return True
 
@@ -45,7 +45,7 @@ def draw_styles(results: Results, file: Path) -> bool:
     for axes, (name, path) in zip(plot.subplots(len(paths), 2, squeeze=False), paths.items(), strict=True):
         seen = of_run(path)
         draw(axes, seen, embed(seen), name)
-    plot.suptitle(f"{results.recipe.source}, scale {results.scale} (seed 0)", fontsize=10)
+    plot.suptitle(f"{results.recipe.source}, scale {results.scale} (seed {results.first_seed})", fontsize=10)
     plot.savefig(file, dpi=150)
     return True
 

@@ -5,8 +5,7 @@ Reading recipes needs neither PyTorch nor the config's parts, so that `fedssl li
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +15,8 @@ from fedssl.errors import ConfigError, did_you_mean
 from fedssl.options import Options, explain
 from fedssl.papers.files import find, read, recipe_files
 
-Scale = Literal["smoke", "mini", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "mini", "paper")
+Scale = Literal["smoke", "mini", "midi", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "mini", "midi", "paper")
 UNTRAINED = "untrained"  # in an ordering: the number of the same encoder before training
 ONLY_COLUMN = "accuracy"  # the column of a recipe that names none
 
@@ -106,12 +105,14 @@ Side = str | float  # a row, a column, "untrained", or a number
 
 
 class Ordering(Options):
-    """A claim of the paper: what is better than what, and where."""
+    """A claim of the paper: what is better than what, or what rises with x, and where."""
 
-    better: tuple[Side, ...] = Field(description="rows (or columns); a number; or untrained")
-    worse: tuple[Side, ...] = Field(description="each of `better` is compared with each of these")
-    relation: Literal[">", ">="] = Field(">", description=">=: a tie is enough")
-    by: float = Field(0.0, description="the difference must be at least this, in the table's unit")
+    better: tuple[Side, ...] = Field((), description="rows (or columns); a number; or untrained")
+    worse: tuple[Side, ...] = Field((), description="each of `better` is compared with each of these")
+    by: float = Field(0.0, description="better by more than this, in the table's unit")
+    within: float | None = Field(None, gt=0, description="not worse by more than this (non-inferiority)")
+    at_least: int | None = Field(None, ge=1, description="this many of the comparisons have to hold")
+    monotone: Literal["up", "down"] | None = Field(None, description="numbers rise or fall with x")
     columns: tuple[str, ...] = Field((), description="where rows are compared; none: in every column")
     rows: tuple[str, ...] = Field((), description="where columns are compared; none: in every row")
     over: str = Field("", description="a row: columns are compared by what others gain over it")
@@ -120,6 +121,11 @@ class Ordering(Options):
     _one_or_many = field_validator("better", "worse", mode="before")(
         lambda value: value if isinstance(value, list | tuple) else [value]
     )
+
+    @property
+    def margin(self) -> float:
+        """What the difference has to exceed."""
+        return self.by if self.within is None else -self.within
 
 
 class Figure(Options):
@@ -163,6 +169,14 @@ class Recipe(Options):
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
+
+    def select(self, scale: Scale, rows: str = "", columns: str = "") -> Recipe:
+        """Only the rows and columns that `a,b` names; empty: all of them. Names may contain commas."""
+        chosen = {
+            "rows": _named(rows, self.rows_at(scale), f"{self.name}, scale {scale}: unknown row"),
+            "columns": _named(columns, self.columns_at(scale), f"{self.name}, scale {scale}: unknown column"),
+        }
+        return self.model_copy(update={key: parts for key, parts in chosen.items() if parts})
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -273,8 +287,13 @@ def _check(recipe: Recipe, where: str) -> None:
                 raise ConfigError(f'{at}: generate needs a what and a number, such as "fid" and "mean"')
     for number, ordering in enumerate(recipe.orderings, start=1):
         at = f"{where}: ordering {ordering.claim or number!r}"
+        _check_relation(ordering, at)
         _known(ordering.columns, columns, f"{at}: unknown column")
         _known(ordering.rows, rows, f"{at}: unknown row")
+        if ordering.monotone:
+            if all(part.x is None for part in (*recipe.rows, *recipe.columns)):
+                raise ConfigError(f"{at}: monotone needs `x` in the rows or in the columns")
+            continue
         sides = [side for side in (*ordering.better, *ordering.worse) if isinstance(side, str)]
         by_column = any(side in columns for side in sides) and not any(side in rows for side in sides)
         axis = columns if by_column else rows
@@ -292,83 +311,32 @@ def _check(recipe: Recipe, where: str) -> None:
             raise ConfigError(f"{where}: figure: a sweep needs `x` in its rows or in its columns")
 
 
+def _check_relation(ordering: Ordering, at: str) -> None:
+    if ordering.monotone and (ordering.better or ordering.worse or ordering.over):
+        raise ConfigError(f"{at}: monotone takes no better, worse or over")
+    if not ordering.monotone and not (ordering.better and ordering.worse):
+        raise ConfigError(f"{at}: give better and worse, or monotone")
+    if ordering.within is not None and (ordering.by or ordering.monotone):
+        raise ConfigError(f"{at}: within does not go with {'monotone' if ordering.monotone else 'by'}")
+
+
+def _named(text: str, parts: Sequence[_Axis], problem: str) -> tuple[_Axis, ...]:
+    """The parts that a list with commas names, in the recipe's order."""
+    names = [part.name for part in parts]
+    pieces = text.split(",") if text else []
+    found = []
+    while pieces:
+        # The longest name first: `K = 5, 10 %` is one column, not two.
+        lengths = [n for n in range(len(pieces), 0, -1) if ",".join(pieces[:n]).strip() in names]
+        if not lengths:
+            raise ConfigError(f"{problem} {pieces[0].strip()!r}: {did_you_mean(pieces[0].strip(), names)}")
+        found.append(",".join(pieces[: lengths[0]]).strip())
+        pieces = pieces[lengths[0] :]
+    return tuple(part for part in parts if part.name in found)
+
+
 def _known(names: Iterable[Any], known: Iterable[str], problem: str) -> None:
     right = list(known)
     for name in names:
         if name not in right:
             raise ConfigError(f"{problem} {name!r}: {did_you_mean(str(name), right)}")
-
-
-# --- orderings, pair by pair ----------------------------------------------------------------------
-
-
-class Place(Options):
-    """One side of a comparison: a cell (or the untrained encoder there), or a number."""
-
-    row: str = ""
-    column: str = ""
-    untrained: bool = False
-    number: float | None = None
-    over: str = ""  # the row whose number, in the same column, is taken off
-
-
-class Comparison(Options):
-    """One pair of an ordering, in one place."""
-
-    text: str
-    claim: str
-    where: str
-    better: Place
-    worse: Place
-    relation: Literal[">", ">="]
-    by: float
-    fewer: bool  # the smaller number is the better one
-
-
-def comparisons(recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
-    """Every pair of every ordering whose cells exist at this scale."""
-    rows = {row.name: row for row in recipe.rows_at(scale)}
-    columns = {column.name: column for column in recipe.columns_at(scale)}
-    for ordering in recipe.orderings:
-        sides = (*ordering.better, *ordering.worse)
-        by_row = any(side in {row.name for row in recipe.rows} for side in sides)
-        places = (ordering.columns or columns) if by_row else (ordering.rows or rows)
-        for where, better, worse in itertools.product(places, ordering.better, ordering.worse):
-            pair = tuple(
-                _place(side, other, where, by_row, ordering.over)
-                for side, other in ((better, worse), (worse, better))
-            )
-            cells = [place for place in pair if place.number is None]
-            if where != ordering.over and all(
-                {place.row, place.over or place.row} <= rows.keys() and place.column in columns
-                for place in cells
-            ):
-                fewer = recipe.measure_of(rows[cells[0].row], columns[cells[0].column]).fewer
-                yield Comparison(
-                    text=_text(better, worse, ordering, fewer),
-                    claim=ordering.claim,
-                    where=where,
-                    better=pair[0],
-                    worse=pair[1],
-                    relation=ordering.relation,
-                    by=ordering.by,
-                    fewer=fewer,
-                )
-
-
-def _place(side: Side, other: Side, where: str, by_row: bool, over: str) -> Place:
-    if not isinstance(side, str):
-        return Place(number=side)
-    untrained = side == UNTRAINED
-    name = str(other) if untrained else side
-    row, column = (name, where) if by_row else (where, name)
-    return Place(row=row, column=column, untrained=untrained, over=over)
-
-
-def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
-    """`a > b`; of rounds, fewer are better: `a < b`."""
-    signs = {">": "<", ">=": "≤"} if fewer else {">": ">", ">=": "≥"}
-    more = ordering.by < 0 if fewer else ordering.by > 0
-    margin = f" {'+' if more else '−'} {abs(ordering.by):g}" if ordering.by else ""
-    gain = f" in gain over {ordering.over}" if ordering.over else ""
-    return f"{better} {signs[ordering.relation]} {worse}{margin}{gain}"

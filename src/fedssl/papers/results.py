@@ -1,25 +1,38 @@
-"""What came out: the numbers of a table by row, column and seed, and how the paper's orderings fared."""
+"""The numbers of a table by row, column and seed, and the verdicts on the paper's orderings."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedssl.papers.recipe import Comparison, Measure, Place, Recipe, Scale, comparisons
+from fedssl.papers.cells import TUNING_SEEDS
+from fedssl.papers.orderings import Comparison, Group, Place, groups
+from fedssl.papers.recipe import Measure, Recipe, Scale
 from fedssl.papers.runner import Outcome
-from fedssl.papers.verdict import Verdict, judge
+from fedssl.statistics import Claim, Verdict, at_least, judge_family, paired_contrast, summarize
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claimed ordering, what the paper has, and what was found."""
+    """A line of the table of orderings: a claim, the paper's difference, and the verdict.
 
-    comparison: Comparison
+    Attributes:
+        text, claim, where: what is compared, in the paper's words, in which row or column.
+        paper: the paper's own difference (or slope), where it is known.
+        contradicted: whether the paper's own numbers contradict its claim.
+        verdict: what the seeds say.
+        parts: the comparisons of which `at_least` asks a number; they are not claims of their own.
+    """
+
+    text: str
+    claim: str
+    where: str
     paper: float | None
+    contradicted: bool
     verdict: Verdict
+    parts: tuple[Judged, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,19 @@ class Results:
     seeds: int
     overrides: Mapping[str, Any]
     outcomes: Sequence[Outcome]
+    first_seed: int = 0
+    selection: Mapping[str, str] | None = None  # --rows and --columns, as they were given
+
+    @property
+    def tuning(self) -> bool:
+        """Whether the seeds are those on which settings are chosen, and never those of results."""
+        return self.first_seed >= TUNING_SEEDS
+
+    @property
+    def file_name(self) -> str:
+        """Without its ending. Tuning and parts of a table do not overwrite the table."""
+        words = [self.recipe.name, self.scale]
+        return "-".join([*words, *["part"] * bool(self.selection), *["tuning"] * self.tuning])
 
     @property
     def rows(self) -> list[str]:
@@ -60,26 +86,58 @@ class Results:
         columns = {each.name: each for each in self.recipe.columns}
         return self.recipe.measure_of(self.recipe.row(row), columns[column])
 
-    def orderings(self) -> list[Judged]:
-        return [self._judge(comparison) for comparison in comparisons(self.recipe, self.scale)]
+    # --- orderings --------------------------------------------------------------------------------
 
-    def _judge(self, comparison: Comparison) -> Judged:
-        # The difference is what is better by: fewer rounds, more accuracy.
-        sign = -1 if comparison.fewer else 1
-        better, worse = self._seeds(comparison.better), self._seeds(comparison.worse)
-        differences = [sign * (better[seed] - worse[seed]) for seed in sorted(better.keys() & worse.keys())]
-        paper = [self._paper(place) for place in (comparison.better, comparison.worse)]
-        gap = None if None in paper else sign * (paper[0] - paper[1])  # type: ignore[operator]
-        return Judged(comparison, gap, judge(differences, comparison.relation, comparison.by))
+    def orderings(self) -> list[Judged]:
+        """Every claim with its verdict. All comparisons of the table are one family for Holm's correction."""
+        found = groups(self.recipe, self.scale)
+        every = [comparison for group in found for comparison in group.comparisons]
+        verdicts = iter(judge_family([self._claim(comparison) for comparison in every]))
+        judged: list[Judged] = []
+        for group in found:
+            parts = tuple(self._judged(comparison, next(verdicts)) for comparison in group.comparisons)
+            judged += [_together(group, parts)] if group.ordering.at_least else parts
+        return judged
+
+    def summary(self) -> str:
+        """`7 of 11 held, 1 not held, 3 undecided`."""
+        return summarize([each.verdict for each in self.orderings()])
+
+    def _judged(self, comparison: Comparison, verdict: Verdict) -> Judged:
+        known = [(weight, self._paper(place)) for weight, place in comparison.terms]
+        paper = None
+        if all(number is not None for _, number in known):
+            paper = paired_contrast([(weight, {0: number or 0.0}) for weight, number in known])[0]
+        return Judged(
+            text=comparison.text,
+            claim=comparison.claim,
+            where=comparison.where,
+            paper=paper,
+            contradicted=paper is not None and paper <= comparison.margin + 1e-9,
+            verdict=verdict,
+        )
+
+    def _claim(self, comparison: Comparison) -> Claim:
+        terms = [(weight, self._seeds(place)) for weight, place in comparison.terms]
+        failed = (name for _, place in comparison.terms for name in self._failed(place))
+        return Claim(
+            list(paired_contrast(terms).values()), comparison.margin, failed=tuple(dict.fromkeys(failed))
+        )
 
     def _seeds(self, place: Place) -> dict[int, float]:
         if place.number is not None:
-            return dict.fromkeys(range(self.seeds), place.number)
-        found = (self.untrained if place.untrained else self.numbers)(place.row, place.column)
+            return dict.fromkeys(range(self.first_seed, self.first_seed + self.seeds), place.number)
+        found = _valid((self.untrained if place.untrained else self.numbers)(place.row, place.column))
         if not place.over:
             return found
-        under = self.numbers(place.over, place.column)
-        return {seed: found[seed] - under[seed] for seed in found.keys() & under.keys()}
+        return paired_contrast([(1.0, found), (-1.0, _valid(self.numbers(place.over, place.column)))])
+
+    def _failed(self, place: Place) -> Iterator[str]:
+        """Runs that ended in an error, or whose number is NaN."""
+        for row in (place.row, place.over):
+            for outcome in self.at(row, place.column):
+                if outcome.error or (outcome.number is not None and math.isnan(outcome.number)):
+                    yield outcome.cell.name
 
     def _paper(self, place: Place) -> float | None:
         if place.number is not None or place.untrained:
@@ -89,8 +147,20 @@ class Results:
         return known[0] - under[0] if known and under else None
 
 
-def mean_and_spread(numbers: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation (none of a single number, or where one is infinite)."""
-    mean = sum(numbers) / len(numbers)
-    several = len(numbers) > 1 and math.isfinite(mean)
-    return mean, statistics.stdev(numbers) if several else None
+def _together(group: Group, parts: tuple[Judged, ...]) -> Judged:
+    """At least k of n comparisons."""
+    k = group.ordering.at_least or 0
+    against = sum(part.contradicted for part in parts)
+    return Judged(
+        text=f"{group.text}: {parts[0].text}" if len({part.text for part in parts}) == 1 else group.text,
+        claim=group.ordering.claim,
+        where=parts[0].where if len({part.where for part in parts}) == 1 else "",
+        paper=None,
+        contradicted=len(parts) - against < k,
+        verdict=at_least([part.verdict for part in parts], k),
+        parts=parts,
+    )
+
+
+def _valid(numbers: Mapping[int, float]) -> dict[int, float]:
+    return {seed: number for seed, number in numbers.items() if not math.isnan(number)}

@@ -11,9 +11,9 @@ from fedssl.config import flatten
 from fedssl.papers.cells import overlay, values_of
 from fedssl.papers.measure import shown
 from fedssl.papers.recipe import Measure
-from fedssl.papers.results import Judged, Results, mean_and_spread
-from fedssl.papers.verdict import RULE
+from fedssl.papers.results import Judged, Results
 from fedssl.report.console import duration
+from fedssl.statistics import RULE, Verdict, mean_and_spread, summarize
 
 NOTHING = "–"
 
@@ -24,8 +24,9 @@ def markdown(results: Results, picture: str = "") -> str:
     parts = [
         f"# {heading(results)}",
         recipe.paper,
-        f"Scale `{results.scale}`, {results.seeds} seed{'s' * (results.seeds > 1)}: "
+        f"Scale `{results.scale}`, {_seeds(results)}: "
         f"mean ± standard deviation (seeds). {_unit(results)} {_images(results)}",
+        _selected(results),
         f"    {command(results)}",
         table(results),
         f"![{recipe.title}]({picture})" if picture else "",
@@ -40,15 +41,16 @@ def markdown(results: Results, picture: str = "") -> str:
 
 def heading(results: Results) -> str:
     recipe = results.recipe
-    return f"{recipe.source}: {recipe.title}" if recipe.source else recipe.title
+    title = f"{recipe.source}: {recipe.title}" if recipe.source else recipe.title
+    return f"{title} (tuning)" if results.tuning else title
 
 
 def command(results: Results) -> str:
-    words = [f"{key}={value}" for key, value in _overrides(results).items()]
-    name = results.recipe.name
-    return " ".join(
-        ["fedssl reproduce", name, f"--scale {results.scale}", f"--seeds {results.seeds}", *words]
-    )
+    words = ["fedssl reproduce", results.recipe.name, f"--scale {results.scale}", f"--seeds {results.seeds}"]
+    if results.first_seed:
+        words.append(f"--first-seed {results.first_seed}")
+    words += [f'--{key} "{names}"' for key, names in (results.selection or {}).items()]
+    return " ".join([*words, *(f"{key}={value}" for key, value in _overrides(results).items())])
 
 
 def table(results: Results) -> str:
@@ -97,25 +99,55 @@ def summary(numbers: Sequence[float], measure: Measure) -> str:
 
 
 def orderings(results: Results) -> str:
-    """Every claim with its verdict."""
+    """Every claim with its verdict, after one line that counts them."""
     judged = results.orderings()
     if not judged:
         return ""
-    head = ["claim", "where", "better by", "paper", "p", "verdict"]
-    body = [
-        [
-            f"{each.comparison.claim}: {each.comparison.text}"
-            if each.comparison.claim
-            else each.comparison.text,
-            each.comparison.where,
-            _difference(each),
-            NOTHING if each.paper is None or not math.isfinite(each.paper) else f"{each.paper:+.2f}",
-            NOTHING if each.verdict.p is None else f"{each.verdict.p:.3f}",
-            f"**{each.verdict.word}**",
-        ]
-        for each in judged
+    lines = [line for each in judged for line in ((each, False), *((part, True) for part in each.parts))]
+    permuted = any(each.verdict.p_permutation is not None for each, _ in lines)
+    head = ["claim", "where", "better by", "interval", "paper", "p", "p (Holm)"]
+    head += [*(["p (sign flips)"] if permuted else []), "n", "verdict"]
+    body = [_ordering(each, part, permuted, results.seeds) for each, part in lines]
+    return "\n\n".join(["## Orderings", f"**{results.summary()}.**", grid(head, body), RULE])
+
+
+def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[str]:
+    """A line of the table; parts of an `at least k of n` are indented and their verdict is not bold."""
+    verdict = judged.verdict
+    named = f"{judged.claim}: {judged.text}" if judged.claim and not part else judged.text
+    word = verdict.word if part else f"**{verdict.word}**"
+    notes = [
+        f"could have shown {verdict.detectable:.2f}"
+        if verdict.word == "undecided" and verdict.detectable is not None
+        else "",
+        "the paper's own numbers contradict this" if judged.contradicted else "",
     ]
-    return "## Orderings\n\n" + grid(head, body) + f"\n\n{RULE[0].upper()}{RULE[1:]}"
+    return [
+        f"– {named}" if part else named,
+        judged.where,
+        _difference(judged),
+        NOTHING if verdict.low is None else f"[{verdict.low:+.2f}, {verdict.high:+.2f}]",
+        NOTHING if judged.paper is None or not math.isfinite(judged.paper) else f"{judged.paper:+.2f}",
+        _p(verdict.p),
+        _p(verdict.p_corrected),
+        *([_p(verdict.p_permutation)] if permuted else []),
+        _n(verdict, seeds),
+        "; ".join([word, *(note for note in notes if note)]),
+    ]
+
+
+def _p(value: float | None) -> str:
+    return NOTHING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _n(verdict: Verdict, seeds: int) -> str:
+    """`3`, `2 of 3`, or `2 of 3: seed 1 failed (BYOL · iid)`."""
+    count = str(verdict.n) if verdict.n == seeds else f"{verdict.n} of {seeds}"
+    failed = []
+    for name in verdict.failed:
+        cell, seed = name.rsplit(" · ", 1)
+        failed.append(f"{seed} failed ({cell})")
+    return f"{count}: {', '.join(failed)}" if failed else count
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -125,6 +157,9 @@ def as_json(results: Results) -> dict[str, Any]:
         "title": heading(results),
         "scale": results.scale,
         "seeds": results.seeds,
+        "first_seed": results.first_seed,
+        "tuning": results.tuning,
+        "selection": dict(results.selection or {}),
         "overrides": _overrides(results),
         "cells": [
             {
@@ -144,20 +179,32 @@ def as_json(results: Results) -> dict[str, Any]:
             row.name: {column: list(known) for column, known in row.paper.items()}
             for row in results.recipe.rows
         },
-        "orderings": [
-            {
-                "claim": each.comparison.claim,
-                "ordering": each.comparison.text,
-                "where": each.comparison.where,
-                "difference": _finite(each.verdict.mean),
-                "spread": each.verdict.spread,
-                "p": each.verdict.p,
-                "paper": _finite(each.paper),
-                "verdict": each.verdict.word,
-            }
-            for each in results.orderings()
-        ],
+        "orderings": [_ordering_json(each) for each in results.orderings()],
+        "summary": results.summary(),
     }
+
+
+def _ordering_json(judged: Judged) -> dict[str, Any]:
+    verdict = judged.verdict
+    found: dict[str, Any] = {
+        "claim": judged.claim,
+        "ordering": judged.text,
+        "where": judged.where,
+        "difference": _finite(verdict.mean),
+        "spread": verdict.spread,
+        "interval": None if verdict.low is None else [verdict.low, verdict.high],
+        "confidence": verdict.confidence,
+        "p": verdict.p,
+        "p_corrected": verdict.p_corrected,
+        "p_permutation": verdict.p_permutation,
+        "n": verdict.n,
+        "failed": list(verdict.failed),
+        "detectable": verdict.detectable,
+        "paper": _finite(judged.paper),
+        "contradicted_by_paper": judged.contradicted,
+        "verdict": verdict.word,
+    }
+    return found | ({"parts": [_ordering_json(part) for part in judged.parts]} if judged.parts else {})
 
 
 # --- pieces ---------------------------------------------------------------------------------------
@@ -166,6 +213,21 @@ def as_json(results: Results) -> dict[str, Any]:
 def _overrides(results: Results) -> dict[str, Any]:
     """As they were given; but where the images lie is a matter of this machine."""
     return {key: "FOLDER" if key == "data.root" else value for key, value in results.overrides.items()}
+
+
+def _seeds(results: Results) -> str:
+    """`3 seeds`, `seeds 6 to 8`, `tuning seeds 1000 to 1002`."""
+    first, count = results.first_seed, results.seeds
+    if not first:
+        return f"{count} seed{'s' * (count > 1)}"
+    numbers = f"seed {first}" if count == 1 else f"seeds {first} to {first + count - 1}"
+    return f"tuning {numbers}" if results.tuning else numbers
+
+
+def _selected(results: Results) -> str:
+    if not results.selection:
+        return ""
+    return f"A part of the table: {' and '.join(results.selection)} were selected."
 
 
 def _unit(results: Results) -> str:
@@ -216,6 +278,8 @@ def _untrained(results: Results, column: str) -> str:
 
 def _difference(judged: Judged) -> str:
     verdict = judged.verdict
+    if judged.parts:
+        return summarize([part.verdict for part in judged.parts])
     if verdict.mean is None:
         return NOTHING
     if not math.isfinite(verdict.mean):

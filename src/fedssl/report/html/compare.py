@@ -9,10 +9,9 @@ from itertools import combinations
 from typing import Any
 
 from fedssl.config import EXECUTION, MAIN_KEY
-from fedssl.papers.results import mean_and_spread
-from fedssl.papers.verdict import judge
 from fedssl.report.html.curves import Curve, curves, described, rank, thinned, tidy
 from fedssl.report.html.files import RunFiles, is_number
+from fedssl.statistics import Claim, Verdict, judge_family, mean_and_spread, paired_differences
 
 NO_KEY = "none"
 MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
@@ -188,12 +187,7 @@ def comparison(found: Sequence[Group]) -> dict[str, Any]:
         "table": [
             {"group": group.id, "cells": {each.key: cell(group, each) for each in known}} for group in found
         ],
-        "pairs": [
-            pair(first, second, each)
-            for each in known
-            if each.tested
-            for first, second in combinations(found, 2)
-        ],
+        "pairs": [line for each in known if each.tested for line in pairs(found, each)],
         "curves": group_curves(found),
     }
 
@@ -207,25 +201,36 @@ def cell(group: Group, measure: Measure) -> dict[str, Any] | None:
     return {"mean": mean, "spread": spread, "seeds": len(numbers)}
 
 
-def pair(first: Group, second: Group, measure: Measure) -> dict[str, Any]:
-    """first − second over the seeds that both have, and what a paired test says."""
-    here, there = first.by_seed(measure), second.by_seed(measure)
-    shared = sorted(here.keys() & there.keys())
-    verdict = judge([here[seed] - there[seed] for seed in shared])
-    words = {"held": "higher", "undecided": "undecided", "no numbers": "no shared seeds"}
-    word = words.get(verdict.word, "one seed only" if len(shared) == 1 else "")
-    if not word:
-        word = "lower" if verdict.mean else "the same"
-    return {
-        "measure": measure.key,
-        "first": first.id,
-        "second": second.id,
-        "seeds": shared,
-        "mean": verdict.mean,
-        "spread": verdict.spread,
-        "p": verdict.p,
-        "word": word,
-    }
+def pairs(found: Sequence[Group], measure: Measure) -> list[dict[str, Any]]:
+    """Every two groups, paired over the seeds that both have; all pairs of a measure are one family."""
+    both = list(combinations(found, 2))
+    shared = [paired_differences(first.by_seed(measure), second.by_seed(measure)) for first, second in both]
+    verdicts = judge_family([Claim(list(differences.values())) for differences in shared])
+    return [
+        {
+            "measure": measure.key,
+            "first": first.id,
+            "second": second.id,
+            "seeds": list(differences),
+            "mean": verdict.mean,
+            "spread": verdict.spread,
+            "low": verdict.low,
+            "high": verdict.high,
+            "p": verdict.p,
+            "p_corrected": verdict.p_corrected,
+            "detectable": verdict.detectable,
+            "word": _word(verdict, differences),
+        }
+        for (first, second), differences, verdict in zip(both, shared, verdicts, strict=True)
+    ]
+
+
+def _word(verdict: Verdict, differences: Mapping[int, float]) -> str:
+    if verdict.n < 2:
+        return "one seed only" if verdict.n else "no shared seeds"
+    if not any(differences.values()):
+        return "the same"
+    return {"held": "higher", "not held": "lower", "undecided": "undecided"}[verdict.word]
 
 
 def group_curves(found: Sequence[Group]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedssl.report.console import duration
 from fedssl.report.html.clients import client_sizes
-from fedssl.report.html.compare import Group, cell, measures, pair, total_bytes
+from fedssl.report.html.compare import Group, cell, measures, pairs, total_bytes
 from fedssl.report.html.files import RunFiles
 
 COLLAPSED = 0.1  # spread of features below which there is little left to tell images apart by
@@ -184,23 +184,27 @@ def _best(found: Sequence[Group]) -> list[str]:
         return [f"{told}."]
     second, other = cells[1]
     told += f"; next is {second.name} with {_spread_of(other)}."
-    return [told, _tested(best, second, pair(best, second, measure))]
+    order = [best.id, second.id]
+    tests = pairs(found, measure)
+    test = next(each for each in tests if sorted(order) == sorted([each["first"], each["second"]]))
+    return [told, _tested(best, second, test)]
 
 
-def _tested(best: Group, second: Group, found: dict[str, Any]) -> str:
-    shared, p = len(found["seeds"]), found["p"]
+def _tested(best: Group, second: Group, test: dict[str, Any]) -> str:
+    shared = len(test["seeds"])
     if shared < 2:
         return "Whether that is more than chance cannot be said: they share fewer than two seeds."
-    by = f"{100 * found['mean']:+.1f} points on average over {shared} seeds"
+    turned = test["first"] != best.id  # the test is first − second
+    by = f"{(-100 if turned else 100) * test['mean']:+.1f} points on average over {shared} seeds"
+    p = test["p_corrected"]
     how = "" if p is None else f" (paired t-test: p = {p:.2g})"
-    sure = p is not None and p < 0.05
-    ahead = "beyond chance" if sure else "in every shared seed"
-    verdict = {
-        "higher": f"{best.name} is ahead of {second.name} {ahead}: {by}{how}.",
+    ahead = "lower" if turned else "higher"
+    sentences = {
+        ahead: f"{best.name} is ahead of {second.name} beyond chance: {by}{how}.",
         "undecided": f"Between the two it is undecided: {by}{how}.",
         "the same": f"On shared seeds they are the same: {by}.",
     }
-    return verdict.get(found["word"], f"On shared seeds the order is the other way round: {by}{how}.")
+    return sentences.get(test["word"], f"On shared seeds the order is the other way round: {by}{how}.")
 
 
 def _spread_of(number: dict[str, Any]) -> str:

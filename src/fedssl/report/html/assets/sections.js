@@ -64,14 +64,18 @@ function buildPairs(groups, measures, pairs, name, set) {
   const opposite = { higher: "lower", lower: "higher" };
   const found = pairs.filter((pair) => pair.measure === measure.key && [pair.first, pair.second].includes(reference.id));
   const points = (value, digits) => (value === null ? NONE : `${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)}`);
+  const chance = (p) => (p === null ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
   const rows = found.map((pair) => {
     const turned = pair.first === reference.id; // pairs are first − second; shown is the other one − the reference
     const mean = pair.mean === null ? null : turned ? -pair.mean : pair.mean;
     const word = turned ? opposite[pair.word] || pair.word : pair.word;
+    const interval = pair.low === null ? NONE
+      : `[${(turned ? [-pair.high, -pair.low] : [pair.low, pair.high]).map((value) => points(value, 1)).join(", ")}]`;
     const spread = pair.spread === null ? "" : ` ± ${(100 * pair.spread).toFixed(1)}`;
     return html("tr", {}, html("th", { scope: "row" }, name[turned ? pair.second : pair.first]),
       html("td", { class: "number" }, `${points(mean, 1)}${spread}`),
-      html("td", { class: "number" }, pair.p === null ? NONE : pair.p < 0.001 ? "< 0.001" : pair.p.toFixed(3)),
+      html("td", { class: "number" }, interval),
+      html("td", { class: "number" }, chance(pair.p)), html("td", { class: "number" }, chance(pair.p_corrected)),
       html("td", {}, pair.seeds.join(", ") || NONE), html("td", {}, word));
   });
   return [
@@ -80,9 +84,10 @@ function buildPairs(groups, measures, pairs, name, set) {
       picker("compared with", groups.map((group) => [group.id, group.name]), reference.id, (value) => set({ reference: value })),
       tested.length > 1 && picker("by", tested.map((each) => [each.key, each.label]), measure.key, (value) => set({ measure: value }))),
     plainTable(`Difference from ${reference.name} in ${measure.label}, in points, over the seeds that both have.`,
-      [["setting", "text"], ["difference", "number"], ["p", "number"], ["seeds", "text"], ["verdict", "text"]], rows),
-    html("p", { class: "soft" }, "Higher or lower: so in every shared seed, or by a two-sided paired t-test with p < 0.05. ",
-      "p is not corrected for the number of comparisons."),
+      [["setting", "text"], ["difference", "number"], ["interval", "number"], ["p", "number"],
+        ["p (Holm)", "number"], ["seeds", "text"], ["verdict", "text"]], rows),
+    html("p", { class: "soft" }, "Higher or lower: a two-sided paired t-test with p ≤ 0.05 after Holm's correction over all pairs of ",
+      "settings, and from six seeds on an exact sign-flip permutation test that agrees. The interval excludes 0 exactly when p (Holm) is at most 0.05."),
   ];
 }
 

@@ -1,0 +1,155 @@
+"""The orderings of a recipe as contrasts of cells: Σ weight · number has to exceed a margin."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedssl.papers.recipe import UNTRAINED, Column, Ordering, Recipe, Row, Scale, Side
+from fedssl.statistics import trend_weights
+
+
+@dataclass(frozen=True)
+class Place:
+    """One side of a comparison: a cell (or the untrained encoder there), or a number."""
+
+    row: str = ""
+    column: str = ""
+    untrained: bool = False
+    number: float | None = None
+    over: str = ""  # the row whose number, in the same column, is subtracted
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One test of an ordering, in one place of the table.
+
+    A pair has the weights 1 and −1 (reversed where smaller numbers are better), a trend the weights of the
+    slope over the rank of x.
+    """
+
+    text: str
+    claim: str
+    where: str
+    terms: tuple[tuple[float, Place], ...]
+    margin: float
+    fewer: bool = False  # the smaller number is the better one
+
+
+@dataclass(frozen=True)
+class Group:
+    """The comparisons of one ordering at a scale; with `at_least`, they make one claim together."""
+
+    ordering: Ordering
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def text(self) -> str:
+        return f"at least {self.ordering.at_least} of {len(self.comparisons)}"
+
+
+def groups(recipe: Recipe, scale: Scale) -> list[Group]:
+    """Every ordering of which there is something to compare at this scale."""
+    found = [
+        Group(ordering, tuple((_trends if ordering.monotone else _pairs)(ordering, recipe, scale)))
+        for ordering in recipe.orderings
+    ]
+    return [group for group in found if len(group.comparisons) >= (group.ordering.at_least or 1)]
+
+
+def comparisons(recipe: Recipe, scale: Scale) -> list[Comparison]:
+    """Every comparison of every ordering whose cells exist at this scale."""
+    return [comparison for group in groups(recipe, scale) for comparison in group.comparisons]
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+def _pairs(ordering: Ordering, recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
+    rows = {row.name: row for row in recipe.rows_at(scale)}
+    columns = {column.name: column for column in recipe.columns_at(scale)}
+    sides = (*ordering.better, *ordering.worse)
+    by_row = any(side in {row.name for row in recipe.rows} for side in sides)
+    places = (ordering.columns or columns) if by_row else (ordering.rows or rows)
+    for where, better, worse in itertools.product(places, ordering.better, ordering.worse):
+        pair = [
+            _place(side, other, where, by_row, ordering.over)
+            for side, other in ((better, worse), (worse, better))
+        ]
+        cells = [place for place in pair if place.number is None]
+        if where == ordering.over or not all(_exists(place, rows, columns) for place in cells):
+            continue
+        fewer = recipe.measure_of(rows[cells[0].row], columns[cells[0].column]).fewer
+        sign = -1.0 if fewer else 1.0
+        yield Comparison(
+            text=_text(better, worse, ordering, fewer),
+            claim=ordering.claim,
+            where=where,
+            terms=((sign, pair[0]), (-sign, pair[1])),
+            margin=ordering.margin,
+            fewer=fewer,
+        )
+
+
+def _place(side: Side, other: Side, where: str, by_row: bool, over: str) -> Place:
+    if not isinstance(side, str):
+        return Place(number=side)
+    untrained = side == UNTRAINED
+    name = str(other) if untrained else side
+    row, column = (name, where) if by_row else (where, name)
+    return Place(row=row, column=column, untrained=untrained, over=over)
+
+
+def _exists(place: Place, rows: Mapping[str, Row], columns: Mapping[str, Column]) -> bool:
+    return {place.row, place.over or place.row} <= rows.keys() and place.column in columns
+
+
+def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
+    """`a > b + 2`; where smaller numbers are better: `a < b − 2`; `a within 0.5 of b`."""
+    gain = f" in gain over {ordering.over}" if ordering.over else ""
+    if ordering.within is not None:
+        return f"{better} within {ordering.within:g} of {worse}{gain}"
+    more = ordering.by < 0 if fewer else ordering.by > 0
+    margin = f" {'+' if more else '−'} {abs(ordering.by):g}" if ordering.by else ""
+    return f"{better} {'<' if fewer else '>'} {worse}{margin}{gain}"
+
+
+# --- trends ---------------------------------------------------------------------------------------
+
+
+def _trends(ordering: Ordering, recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
+    """Over the columns' x in every row, or else over the rows' x in every column, group by group."""
+    rows = [row for row in recipe.rows_at(scale) if row.name in (ordering.rows or [row.name])]
+    columns = [
+        column for column in recipe.columns_at(scale) if column.name in (ordering.columns or [column.name])
+    ]
+    swept = [column for column in columns if column.x is not None]
+    if swept:
+        for row in rows:
+            yield from _trend(ordering, row.name, [(row, column) for column in swept], swept)
+        return
+    steps = [row for row in rows if row.x is not None]
+    for column, name in itertools.product(columns, dict.fromkeys(row.group for row in steps)):
+        line = [row for row in steps if row.group == name]
+        where = ", ".join(part for part in (name, column.name) if part)
+        yield from _trend(ordering, where, [(row, column) for row in line], line)
+
+
+def _trend(
+    ordering: Ordering, where: str, cells: Sequence[tuple[Row, Column]], axis: Sequence[Row | Column]
+) -> Iterator[Comparison]:
+    xs = [part.x for part in axis if part.x is not None]
+    if len(set(xs)) < 2:
+        return
+    sign = 1.0 if ordering.monotone == "up" else -1.0
+    places = [Place(row=row.name, column=column.name) for row, column in cells]
+    margin = f" by more than {ordering.by:g} a step" if ordering.by else ""
+    yield Comparison(
+        text=f"{'rises' if sign > 0 else 'falls'} from {axis[xs.index(min(xs))].name} "
+        f"to {axis[xs.index(max(xs))].name}{margin}",
+        claim=ordering.claim,
+        where=where,
+        terms=tuple((sign * weight, place) for weight, place in zip(trend_weights(xs), places, strict=True)),
+        margin=ordering.margin,
+    )
