@@ -17,9 +17,7 @@ def mixing(tmp_path):
 
 def moved(state):
     """Another global model, far from the first."""
-    return {
-        name: value + 1.0 if value.is_floating_point() else value + 5 for name, value in state.items()
-    }
+    return {name: value + 1.0 if value.is_floating_point() else value + 5 for name, value in state.items()}
 
 
 def test_divergence_is_from_what_the_server_sent(mixing):
