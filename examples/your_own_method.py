@@ -30,9 +30,9 @@ class OwnEyes(FedAvg):
 
     layers: tuple[str, ...] = Field(("conv1", "bn1"), description="parts of the encoder that stay")
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         own = tuple(f"encoder.{layer}." for layer in self.layers)
-        return [name for name in super().shared(model) if not name.startswith(own)]
+        return [name for name in super().shares(model) if not name.startswith(own)]
 
 
 METHODS.register("own-eyes", OwnEyes)

@@ -105,7 +105,7 @@ def test_they_never_leave_the_client_and_live_on_whatever_the_method(tmp_path, m
         finished.models.load_client(finished.server, finished.memory_rounds, client)
         state = runner.model.state_dict()
         assert all(torch.equal(state[name], kept[client][name]) for name in norm)
-    assert "encoder.conv1.weight" in finished.server.model
+    assert "encoder.conv1.weight" in finished.server.states[0]
 
 
 def test_a_moving_average_leaves_alone_what_a_client_received_from_itself():
