@@ -55,11 +55,11 @@ class Federation:
         self.memories = MemoryStore(folder, 16)
         self.runner = ClientRunner(self.config, federation, self.network, self.memories)
         self.first = {
-            name: self.network.initial[name] for name in self.config.method.shared(self.runner.model)
+            name: self.network.initial[name] for name in self.config.method.shares(self.runner.model)
         }
 
     def task(self, client, model=None, round=1, memory_round=0):
-        return Task(round, client, Broadcast([model or self.first]), memory_round)
+        return Task(round, client, Broadcast(model or self.first), memory_round)
 
     def run(self, *args, **keys):
         outcome = self.runner.run(self.task(*args, **keys))

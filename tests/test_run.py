@@ -101,7 +101,7 @@ def test_the_exported_encoder_is_the_one_that_was_probed(run):
     from fedssl.evaluation.protocols import bring_back
 
     finished = bring_back(run.directory, {})
-    _, encoder = next(finished.models.encoders(finished.server, finished.memory_rounds, 1))
+    encoder = finished.models.exported(finished.server, finished.memory_rounds).module
     for name, value in encoder.state_dict().items():
         assert torch.equal(value, run.encoder.state_dict()[name]), name
 

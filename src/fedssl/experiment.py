@@ -106,7 +106,7 @@ class Experiment:
 
     def _train(self) -> None:
         config = self.config
-        start, server = self.checkpoints.latest() or (0, self.models.first_server())
+        start, server = self.checkpoints.latest() or (0, self.runner.first_server())
         self.directory.rewind(start)
         self.listener.started(self._info(start))
         clients = config.engine.clients(config, self.runner, self.federation)
@@ -161,7 +161,7 @@ class Experiment:
         directory.write_encoder(
             {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
             described(self.encoder, config.data.mean, config.data.std, images.size, images.channels)
-            | {"trained": encoder.whose},
+            | {"trained": encoder.owner},
         )
         rounds = [(line["seconds"], line["views"], len(line["failed"])) for _, line in directory.lines()]
         seconds, views, failures = (sum(column) for column in zip(*rounds, strict=True))
@@ -204,7 +204,7 @@ class Experiment:
             federation=self.federation,
             earth_movers_distance=self.distance,
             encoder_parameters=sum(p.numel() for p in model.part("encoder").parameters()),
-            shared_parameters=sum(self.runner.initial[name].numel() for name in self.runner.shared),
+            shared_parameters=sum(self.runner.initial[name].numel() for name in self.runner.boundary.travels),
             device=str(self.runner.device),
             start=start,
             warnings=images.warnings + (self.federation.test.warnings if self.federation.test else ()),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -35,24 +35,59 @@ class Upload:
 
 @dataclass
 class Broadcast:
-    """What the server sends to one client: one model (or several, for clusters), and a few numbers."""
+    """What the server sends to one client.
 
-    models: list[State]
+    Attributes:
+        model: the global model; empty if the server has clusters.
+        clusters: one model per cluster; empty if the server has one global model.
+        values: a few numbers.
+    """
+
+    model: State = field(default_factory=dict)
+    clusters: list[State] = field(default_factory=list)
     values: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_states(cls, states: list[State], values: dict[str, float]) -> Broadcast:
+        """The inverse of `states`: a single state is the global model, several are clusters."""
+        return cls(states[0], [], values) if len(states) == 1 else cls({}, states, values)
+
+    @property
+    def states(self) -> list[State]:
+        """All models that are sent."""
+        return self.clusters or [self.model]
+
+    def map(self, function: Callable[[State], State]) -> Broadcast:
+        """The same broadcast with a function applied to every model."""
+        return Broadcast.from_states([function(state) for state in self.states], self.values)
 
 
 @dataclass
 class ServerState:
-    """All that a server knows between rounds. `models` is broadcast; `memory` and `values` are its own."""
+    """Everything a server knows between rounds.
 
-    models: list[State]
+    Attributes:
+        model: the global model; empty if clusters or nodes take its place.
+        clusters: one model per cluster of clients (FeatARC).
+        nodes: one model per client, where clients have no server (gossip).
+        memory: tensors the server keeps to itself, for example the moments of its optimizer.
+        values: numbers the server keeps to itself.
+    """
+
+    model: State = field(default_factory=dict)
+    clusters: list[State] = field(default_factory=list)
+    nodes: list[State] = field(default_factory=list)
     memory: State = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
 
     @property
-    def model(self) -> State:
-        """The global model of a method that has one."""
-        return self.models[0]
+    def states(self) -> list[State]:
+        """All models: the clusters', the nodes', or the global one."""
+        return self.clusters or self.nodes or [self.model]
+
+    def seen_by(self, client: int) -> ServerState:
+        """The server from a client's point of view: without a server, its own node's model."""
+        return replace(self, model=self.nodes[client], nodes=[]) if self.nodes else self
 
 
 @dataclass
@@ -78,6 +113,27 @@ def restore(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     own = module.state_dict()
     if state:  # lists must not be empty
         torch._foreach_copy_([own[name] for name in state], list(state.values()))
+
+
+def mix(own: Mapping[str, Tensor], new: Mapping[str, Tensor], weight: float) -> State:
+    """Mix two states: weight·own + (1−weight)·new for every floating tensor that both have.
+
+    Args:
+        own: the client's own tensors; may be empty.
+        new: the tensors that were received.
+        weight: share of `own`, between 0 and 1. Both ends are exact.
+
+    Returns:
+        All tensors of either state. Integer tensors (counters of batches) come from `new`; a tensor that
+        only one of the two states has is taken from it.
+    """
+    mixed = {**own, **new}
+    if weight == 0:
+        return mixed
+    for name in own.keys() & new.keys():
+        if new[name].is_floating_point() and own[name] is not new[name]:
+            mixed[name] = own[name] if weight == 1 else weight * own[name] + (1 - weight) * new[name]
+    return mixed
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]) -> float:

@@ -15,7 +15,7 @@ from tests.suite.waiting import wait_for_file
 import fedssl
 from fedssl.config import load, parse_overrides
 from fedssl.engines.checkpoint import Checkpoints
-from fedssl.engines.gossip import consensus_distance, mix
+from fedssl.engines.gossip import consensus_distance, mix_nodes
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.mixing import among, graph, metropolis_hastings, spectral_gap
 from fedssl.errors import ConfigError
@@ -36,7 +36,7 @@ def nodes(run):
     memories = MemoryStore(run.directory.memories, 0)
     latest = Checkpoints(run.directory.checkpoints, 0, memories).latest()
     assert latest is not None
-    return latest[1].models
+    return latest[1].nodes
 
 
 # --- mixing tensors -------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def states(count, seed=0):
 def test_mixing_is_a_product_with_the_matrix(topology):
     models = states(7)
     weights = metropolis_hastings(graph(topology, 7, 0.7, numpy_rng(1)))
-    mixed = mix(models, weights)
+    mixed = mix_nodes(models, weights)
     for name in ("w", "statistic"):
         expected = np.einsum("ij,j...->i...", weights, np.stack([m[name].double().numpy() for m in models]))
         torch.testing.assert_close(
@@ -71,9 +71,9 @@ def test_mixing_is_a_product_with_the_matrix(topology):
 
 def test_large_tensors_are_mixed_in_pieces(monkeypatch):
     models, weights = states(4), metropolis_hastings(graph("cycle", 4, 0.7, numpy_rng(0)))
-    whole = mix(models, weights)
+    whole = mix_nodes(models, weights)
     monkeypatch.setattr("fedssl.engines.gossip.CHUNK", 4)
-    for one, other in zip(whole, mix(models, weights), strict=True):
+    for one, other in zip(whole, mix_nodes(models, weights), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -84,7 +84,7 @@ def test_mixing_alone_leads_to_consensus_and_keeps_the_mean(topology):
     mean = torch.stack([model["w"] for model in models]).mean(0)
     before, shrink = consensus_distance(models, ["w"]), 1 - spectral_gap(weights)
     for _ in range(400):
-        models = mix(models, weights)
+        models = mix_nodes(models, weights)
         after = consensus_distance(models, ["w"])
         # Each step shrinks it at least by |λ₂|, down to the last bits of float32.
         assert after <= shrink * before + 1e-6
@@ -101,7 +101,7 @@ def test_consensus_distance_by_hand():
 
 def test_who_is_away_keeps_its_tensors_bit_for_bit():
     models = states(5)
-    mixed = mix(models, among(graph("cycle", 5, 0.7, numpy_rng(0)), [0, 1, 3]))
+    mixed = mix_nodes(models, among(graph("cycle", 5, 0.7, numpy_rng(0)), [0, 1, 3]))
     for node in (2, 3, 4):  # 3 is there, but both its neighbours are away
         assert all(torch.equal(mixed[node][name], models[node][name]) for name in models[node])
     # 0 and 1 have only each other: one half of both.
@@ -180,7 +180,7 @@ def test_a_node_that_drops_out_keeps_its_model_and_comes_back(tmp_path):
     }
     run = gossip(tmp_path / "a", "star", **keys)
     stored = Checkpoints(run.directory.checkpoints, 0, MemoryStore(run.directory.memories, 0))
-    first, second, third = (stored.load(number).models for number in (1, 2, 3))
+    first, second, third = (stored.load(number).nodes for number in (1, 2, 3))
     kept = [one_is_other(a, b) for a, b in zip(first, second, strict=True)]
     assert kept == [False, False, False, True, False]
     assert not one_is_other(second[3], third[3])

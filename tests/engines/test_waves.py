@@ -222,7 +222,7 @@ def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
     """What drift is measured of is what the clients uploaded."""
     run = small_run(tmp_path / "a", **{**SHARED, "rounds": 1})
     found = local_models(run.path)
-    first = found.finished.models.first_server().model
+    first = found.finished.models.runner.first_server().model
     for row, threads in zip(run.metrics[0]["clients"], [2, 1, 1, 1, 1], strict=True):
         with with_threads(threads):  # norms, too, depend on them
             apart = layer_distances(first, found.local[row["client"]], found.layers)
@@ -239,6 +239,6 @@ def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
 def test_no_more_threads_than_cores_are_at_work(running, threads, begins):
     workers = Workers.__new__(Workers)
     workers.config = settled(load({}, {"engine.workers": 2, "engine.threads": 1, "engine.wave": 2}))
-    tasks = [Task(1, 0, Broadcast([]), threads=each) for each in running]
+    tasks = [Task(1, 0, Broadcast(), threads=each) for each in running]
     workers.workers = [SimpleNamespace(task=task) for task in [*tasks, None, None][:2]]
-    assert (workers._idle_for(Task(1, 1, Broadcast([]), threads=threads)) is not None) == begins
+    assert (workers._idle_for(Task(1, 1, Broadcast(), threads=threads)) is not None) == begins

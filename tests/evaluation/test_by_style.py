@@ -59,7 +59,7 @@ def of_style(images: ImageSet | None, style: int) -> ImageSet:
 def test_generalization_is_a_probe_for_each_style_on_the_global_encoder(fedavg: fedssl.Run) -> None:
     found = fedavg.probe("generalization")
     run = bring_back(fedavg.directory, {})
-    _, encoder = next(run.models.encoders(run.server, run.memory_rounds, 1))
+    encoder = run.models.exported(run.server, run.memory_rounds).module
     train, test = run.federation.train, run.federation.test
     expected = [accuracy(encoder, of_style(train, style), of_style(test, style)) for style in (0, 1)]
     assert [row["style"] for row in found["styles"]] == ["digits", "mnist5k"]
@@ -104,7 +104,7 @@ def test_fedstyle_tunes_its_generator_with_the_classifier(fedstyle: fedssl.Run) 
     with_style = fedstyle.probe("personal")
     without = fedstyle.probe("personal", **{"method.stylized": False})
     run = bring_back(fedstyle.directory, {})
-    content = run.models._global(run.server)
+    content = run.models._global(run.server.model, "global").module
     own = run.federation.train.subset(run.federation.parts[0])
     expected = accuracy(content, own, of_style(run.federation.test, 0))
     assert without["clients"][0]["accuracy"] == pytest.approx(expected)
@@ -203,7 +203,7 @@ def test_style_features_are_those_of_each_clients_own_encoder(fedstyle: fedssl.R
     assert seen.clients.bincount().tolist() == [20, 20, 20, 20]
     assert seen.styles is not None
     assert seen.styles.tolist() == [0] * 40 + [1] * 40
-    run.models.personal(run.server, run.memory_rounds, 2)
+    run.models.load_client(run.server, run.memory_rounds, 2)
     own = run.federation.train.subset(run.federation.parts[2])
     encoder = run.models.runner.model.part("style.encoder")
     expected = extract(encoder, own, mean=0.5, std=0.25, device=CPU)

@@ -34,8 +34,8 @@ def test_the_result_has_the_classifier_beside_the_probes(run):
 
 def test_its_accuracy_is_that_of_the_network_on_test_images(run):
     finished = bring_back(run.directory, {})
-    encoder = next(finished.models.encoders(finished.server, finished.memory_rounds, 1))[1].eval()
-    classifier = finished.models.classifier_on(encoder)
+    owned = finished.models.exported(finished.server, finished.memory_rounds)
+    encoder, classifier = owned.module.eval(), owned.classifier
     test = finished.federation.test
     with torch.no_grad():
         predicted = classifier(encoder(plain(test.x, 0.5, 0.25))).argmax(dim=1)
@@ -50,9 +50,10 @@ def test_personal_classifiers_go_with_personal_encoders(tmp_path):
     finished = bring_back(run.directory, {})
     test, accuracies = finished.federation.test, []
     for client in (0, 1):
-        encoder = finished.models.personal(finished.server, finished.memory_rounds, client).eval()
+        owned = finished.models.personal_encoder(finished.server, finished.memory_rounds, client)
+        encoder = owned.module.eval()
         with torch.no_grad():
-            logits = finished.models.classifier_on(encoder)(encoder(plain(test.x, 0.5, 0.25)))
+            logits = owned.classifier(encoder(plain(test.x, 0.5, 0.25)))
         accuracies.append(float((logits.argmax(dim=1) == test.y).float().mean()))
     entry = run.result["probes"][2]
     assert entry["accuracy"] == pytest.approx(sum(accuracies) / 2)

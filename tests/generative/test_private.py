@@ -18,7 +18,6 @@ from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.tasks import Task
-from fedssl.evaluation.models import Models
 from fedssl.methods.client import Client
 from fedssl.methods.padpaf import PaDPaF
 from fedssl.models.model import Model
@@ -37,15 +36,15 @@ def is_private(name: str) -> bool:
 class SharesAll(PaDPaF):
     """Broken: no split at all."""
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         return [name for name, value in model.state_dict().items() if value.is_floating_point()]
 
 
 class SharesStatistics(PaDPaF):
     """Broken: buffers travel with the parameters."""
 
-    def shared(self, model: Model) -> list[str]:
-        own = set(super().shared(model))
+    def shares(self, model: Model) -> list[str]:
+        own = set(super().shares(model))
         return [name for name in model.state_dict() if name in own or name.endswith((".u", "running_mean"))]
 
 
@@ -59,8 +58,8 @@ class Forgets(PaDPaF):
 class ServerOverwrites(PaDPaF):
     """Broken: what the server sends replaces what is private."""
 
-    def remembered(self, model: Model) -> list[str]:
-        return [name for name in super().remembered(model) if not name.startswith("style_")]
+    def keeps(self, model: Model) -> list[str]:
+        return [name for name in super().keeps(model) if not name.startswith("style_")]
 
 
 def two_rounds(config: Config, folder: Path) -> Iterator[tuple[ServerState, ServerState, Any, Any]]:
@@ -69,7 +68,7 @@ def two_rounds(config: Config, folder: Path) -> Iterator[tuple[ServerState, Serv
     images = federation.train
     network = build_network(config, images.size, images.channels, len(images.classes))
     runner = ClientRunner(config, federation, network, MemoryStore(folder, 64))
-    server = Models(runner).first_server()
+    server = runner.first_server()
     aggregate = config.method.aggregate(server, 1, server_tools(config, runner.model))
     left = {}
     for client in range(2):

@@ -16,7 +16,6 @@ from fedssl.data.federation import federate
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.tasks import Task
-from fedssl.evaluation.models import Models
 from fedssl.methods.client import Client
 from fedssl.methods.method import ServerTools
 from fedssl.methods.optimizers import Optimizer
@@ -31,7 +30,7 @@ def a_client(folder: Path, round: int = 1, **keys: Any) -> Client:
     federation = federate(config)
     network = build_network(config, federation.train.size, 1, 10)
     runner = ClientRunner(config, federation, network, MemoryStore(folder, 64))
-    server = Models(runner).first_server()
+    server = runner.first_server()
     task = Task(round, 0, config.method.broadcast(server, 0, round))
     client = runner.client(task)
     config.method.receive(client, task.broadcast, runner.memories.load(0, 0))
@@ -117,7 +116,7 @@ def test_a_loopless_client_stops_by_chance_after_the_same_time_on_average(tmp_pa
 
 def test_the_server_steps_along_the_plain_mean_of_updates() -> None:
     """Adam's first step is lr·sign(mean update), however many images a client has (line 17)."""
-    server = ServerState([{"w": torch.tensor([1.0, 1.0])}])
+    server = ServerState({"w": torch.tensor([1.0, 1.0])})
     optimizer = ServerOptimizer(optimizer="adam", lr=0.1, beta1=0.5, beta2=0.9, decay=0.5)
     tools = ServerTools(FedAvg(name="fedavg"), optimizer, frozenset(), frozenset())
     uploads = [
@@ -142,12 +141,12 @@ def test_losses_of_both_players_are_logged(gan: Any) -> None:
 def test_ditto_shares_everything_and_keeps_a_model_of_its_own(tmp_path: Path) -> None:
     client = a_client(tmp_path, method="padpaf-ditto")
     method = load(KINDS["gan"], {"method": "padpaf-ditto"}).method
-    shared = method.shared(client.model)
+    shared = method.shares(client.model)
     assert set(shared) == {
         name for name, _ in client.model.named_parameters() if not name.startswith("personal.")
     }
     assert "style_encoder.body.0.conv1.weight" in shared
-    assert any(name.startswith("personal.style_encoder") for name in method.remembered(client.model))
+    assert any(name.startswith("personal.style_encoder") for name in method.keeps(client.model))
 
 
 def distances(folder: Path, **keys: Any) -> dict[str, float]:

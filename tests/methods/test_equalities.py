@@ -37,7 +37,7 @@ def test_a_little_of_its_own_is_another_model(tmp_path, fedbyol):
 
 def client_parameters(run, client):
     finished = bring_back(run.directory, {})
-    finished.models.personal(finished.server, finished.memory_rounds, client)
+    finished.models.load_client(finished.server, finished.memory_rounds, client)
     model = finished.models.runner.model
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 

@@ -26,7 +26,7 @@ from fedssl.objectives.mae import MAE
 from fedssl.objectives.moco import MoCoV2
 from fedssl.objectives.simclr import SimCLR
 from fedssl.objectives.simsiam import SimSiam
-from fedssl.state import Broadcast, ClientMemory, ServerState, Upload, restore, snapshot
+from fedssl.state import Broadcast, ServerState, Upload, restore, snapshot
 
 HEADS = ModelConfig(projector_hidden=16, projector_out=8, predictor_hidden=16)
 
@@ -187,11 +187,11 @@ def turned(client, amount):
 def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
     method = FeatARC(clusters=3)
     client = a_client(SimCLR(), method)
-    shared = method.shared(client.model)
+    shared = method.shares(client.model)
     states = [turned(client, amount) for amount in (0.5, 0.02, -0.5)]
     models = [{name: state[name] for name in shared} for state in states]
     own = {name: value for name, value in turned(client, 0.0).items() if name.startswith("encoder.")}
-    log = method.receive(client, Broadcast(models), ClientMemory(own))
+    log = method.receive(client, Broadcast(clusters=models), own)
     assert log["cluster"] == 1
 
     def features(state):
@@ -210,28 +210,28 @@ def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
         assert torch.equal(after[name], models[1][name])
     given = client.model.part("projector").eval()(features(models[1])).detach()
     torch.testing.assert_close(projections(client), given)
-    assert client.received is models[1]
+    assert method.reference_model(client, Broadcast(clusters=models)) is models[1]
 
 
 def test_equal_models_leave_the_first_and_align_only_asks_nothing():
     method = FeatARC(clusters=2)
     client = a_client(SimCLR(), method)
-    model = {name: client.initial[name] for name in method.shared(client.model)}
-    log = method.receive(client, Broadcast([model, model]), ClientMemory())
+    model = {name: client.initial[name] for name in method.shares(client.model)}
+    log = method.receive(client, Broadcast(clusters=[model, model]), {})
     assert log == {"cluster": 0, "alignment": pytest.approx(1.0)}
     alone = FeatARC(clusters=1)
     client = a_client(SimCLR(), alone)
     client.images = None  # would fail if features were taken
-    assert alone.receive(client, Broadcast([model]), ClientMemory()) == {"cluster": 0}
+    assert alone.receive(client, Broadcast(model), {}) == {"cluster": 0}
 
 
 def test_what_stays_on_the_client():
     method = FeatARC()
     model = a_client(BYOL(), method).model
-    kept, shared = method.kept(model), method.uploaded(model)
+    kept, shared = method.keeps(model), method.shares(model)
     assert {name.split(".")[0] for name in shared} == {"encoder", "projector", "predictor"}
     assert {name.split(".")[0] for name in kept} == {"encoder", "target"}  # its last encoder, to compare
-    assert {name.split(".")[0] for name in FeatARC(clusters=1).kept(model)} == {"target"}
+    assert {name.split(".")[0] for name in FeatARC(clusters=1).keeps(model)} == {"target"}
 
 
 # --- the server -----------------------------------------------------------------------------------
@@ -247,38 +247,38 @@ def upload(client, value, cluster, samples=1):
 
 
 def test_cluster_models_are_the_means_of_their_members_by_hand():
-    server = ServerState([{"w": torch.tensor([0.0])}, {"w": torch.tensor([10.0])}])
+    server = ServerState(clusters=[{"w": torch.tensor([0.0])}, {"w": torch.tensor([10.0])}])
     fold = Clusters(server, 2, tools())
     for each in (upload(0, [1.0], 0), upload(3, [5.0], 1), upload(4, [4.0], 0, samples=2)):
         fold.add(each)
-    models = fold.finish().models
+    models = fold.finish().clusters
     assert models[0]["w"].tolist() == [3.0]  # (1·1 + 2·4) / 3
     assert models[1]["w"].tolist() == [5.0]
 
 
 def test_an_empty_cluster_keeps_its_model():
-    server = ServerState([{"w": torch.tensor([0.0])}, {"w": torch.tensor([10.0])}])
+    server = ServerState(clusters=[{"w": torch.tensor([0.0])}, {"w": torch.tensor([10.0])}])
     fold = Clusters(server, 2, tools())
     fold.add(upload(0, [1.0], 0))
-    assert fold.finish().models[1] is server.models[1]
+    assert fold.finish().clusters[1] is server.clusters[1]
 
 
 def test_the_server_optimizer_remembers_each_cluster_apart():
     """Momentum ½: after a first step of 1, a second one of 1 moves by 1.5."""
-    server = ServerState([{"w": torch.tensor([0.0])}, {"w": torch.tensor([0.0])}])
+    server = ServerState(clusters=[{"w": torch.tensor([0.0])}, {"w": torch.tensor([0.0])}])
     momentum = tools(optimizer="sgd", momentum=0.5)
     for number, moved in ((2, (1.0, 2.0)), (3, (2.0, 4.0))):
         fold = Clusters(server, number, momentum)
         for cluster, value in enumerate(moved):
             fold.add(upload(cluster, [value], cluster))
         server = fold.finish()
-    assert server.models[0]["w"].item() == pytest.approx(2.5)
-    assert server.models[1]["w"].item() == pytest.approx(5.0)
+    assert server.clusters[0]["w"].item() == pytest.approx(2.5)
+    assert server.clusters[1]["w"].item() == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("cluster", [2, -1, 0.5, None])
 def test_a_cluster_that_does_not_exist_is_an_error(cluster):
-    server = ServerState([{"w": torch.tensor([0.0])}] * 2)
+    server = ServerState(clusters=[{"w": torch.tensor([0.0])}] * 2)
     with pytest.raises(RunError, match=r"client 7 names cluster .*: there are 2"):
         Clusters(server, 2, tools()).add(upload(7, [1.0], cluster))
 
@@ -286,7 +286,7 @@ def test_a_cluster_that_does_not_exist_is_an_error(cluster):
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_clusters_follow_client_ids_whatever_the_order_of_arrival(order):
     moves = {2: [1.0, 0.1], 5: [0.1, 1.0], 7: [1.1, 0.0], 9: [0.0, 0.9]}
-    server = ServerState([{"w": torch.zeros(2)}] * 2)
+    server = ServerState(clusters=[{"w": torch.zeros(2)}] * 2)
     uploads = [upload(client, move, 0) for client, move in moves.items()]
     fold = FirstClusters(server, 1, tools())
     for place in order:
@@ -296,13 +296,13 @@ def test_clusters_follow_client_ids_whatever_the_order_of_arrival(order):
         assert kept
     first = fold.finish()
     assert [each.values["cluster"] for each in uploads] == [0, 1, 0, 1]  # clients 2, 5, 7, 9
-    torch.testing.assert_close(first.models[0]["w"], torch.tensor([1.05, 0.05]))
-    torch.testing.assert_close(first.models[1]["w"], torch.tensor([0.05, 0.95]))
+    torch.testing.assert_close(first.clusters[0]["w"], torch.tensor([1.05, 0.05]))
+    torch.testing.assert_close(first.clusters[1]["w"], torch.tensor([0.05, 0.95]))
     later = Clusters(first, 2, tools())
     for place in order:
         client, move = list(moves.items())[place]
         later.add(upload(client, move, uploads[place].values["cluster"]))
-    for found, expected in zip(later.finish().models, first.models, strict=True):
+    for found, expected in zip(later.finish().clusters, first.clusters, strict=True):
         torch.testing.assert_close(found["w"], expected["w"])
 
 
@@ -388,7 +388,7 @@ def test_every_client_is_evaluated_with_its_own_cluster_and_a_model_is_probed_on
     for client in range(6):
         encoder = finished.models.personal(finished.server, finished.memory_rounds, client)
         cluster = 0 if client < 3 else 1
-        weight = finished.server.models[cluster]["encoder.conv1.weight"]
+        weight = finished.server.clusters[cluster]["encoder.conv1.weight"]
         assert torch.equal(encoder.conv1.weight, weight)
         one_by_one.append(run_all(prober, encoder, ["knn"])["knn"].accuracy)
     assert knn["accuracy"] == pytest.approx(sum(one_by_one) / 6)

@@ -9,12 +9,12 @@ from fedssl.config import load
 from fedssl.errors import ConfigError
 from fedssl.evaluation.protocols import bring_back
 from fedssl.methods import METHODS
-from fedssl.methods.ema import mix
 from fedssl.models import ENCODERS
 from fedssl.models.encoders import build_encoder
 from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.byol import BYOL
+from fedssl.state import mix
 
 TIMM = (  # BatchNorm with and without activation, GroupNorm, LayerNorm 1-D and 2-D, RMS, EvoNorm, FRN, GRN
     "resnet18",
@@ -91,9 +91,11 @@ def test_they_never_leave_the_client_and_live_on_whatever_the_method(tmp_path, m
     assert [line["failed"] for line in run.metrics] == [[], []]
     finished = bring_back(run.directory, {})
     runner = finished.models.runner
-    norm = [name for name in runner.config.method.shared(runner.model) if name in runner.own_norm]
+    norm = [
+        name for name in runner.config.method.shares(runner.model) if name in runner.boundary.private_norm
+    ]
     assert norm
-    assert all(not set(model) & set(norm) for model in finished.server.models)
+    assert all(not set(model) & set(norm) for model in finished.server.states)
     kept = [runner.memories.load(client, 2).state for client in (0, 1)]
     for name in norm:
         assert not name.endswith(("running_mean", "running_var")) or not torch.equal(
@@ -101,15 +103,15 @@ def test_they_never_leave_the_client_and_live_on_whatever_the_method(tmp_path, m
         )
     # A client begins its next round with exactly what it kept.
     for client in (0, 1):
-        finished.models.personal(finished.server, finished.memory_rounds, client)
+        finished.models.load_client(finished.server, finished.memory_rounds, client)
         state = runner.model.state_dict()
         assert all(torch.equal(state[name], kept[client][name]) for name in norm)
-    assert "encoder.conv1.weight" in finished.server.model
+    assert "encoder.conv1.weight" in finished.server.states[0]
 
 
 def test_a_moving_average_leaves_alone_what_a_client_received_from_itself():
     own = torch.tensor([0.1, 0.7])
-    assert mix(own, own, 0.3) is own
+    assert mix({"w": own}, {"w": own}, 0.3)["w"] is own
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,17 @@
 import pytest
 import torch
+from tests.onestep import Federation
 from tests.toys import Vector, a_client, byol_like, upload_of
 
 from fedssl.aggregation.fedavg import FedAvg as Mean
 from fedssl.aggregation.server_optimizer import ServerOptimizer
 from fedssl.methods.constant_mu import ConstantMu
-from fedssl.methods.ema import convolutions, mean_change, mix
+from fedssl.methods.ema import convolutions, mean_change
 from fedssl.methods.fedema import FedEMA
 from fedssl.methods.fedu import FedU
 from fedssl.methods.method import ENCODER, ServerTools
 from fedssl.models.model import Model, Part
-from fedssl.state import Broadcast, ClientMemory, ServerState, snapshot
+from fedssl.state import Broadcast, ServerState, mix, snapshot
 
 # Own model (3, 4 | 12), global model zero: ‖W_g − W_k‖ = √(9 + 16 + 144) = 13.
 OWN = {"encoder.weight": [3.0, 4.0], "projector.weight": [12.0], "predictor.weight": [8.0]}
@@ -27,13 +28,14 @@ def situation(round=3, own_round=2, **values):
     state["queue.keys"] = torch.tensor([5.0, 5.0])
     state["encoder.norm.running_mean"] = torch.tensor([9.0])
     method = FedEMA()
-    received = {name: torch.zeros_like(state[name]) for name in method.shared(model)}
-    return client, received, ClientMemory(state, {"round": own_round, **values})
+    received = {name: torch.zeros_like(state[name]) for name in method.shares(model)}
+    client.notes |= {"round": own_round, **values}
+    return client, received, state
 
 
 def test_mu_and_both_updates_by_hand():
     client, received, memory = situation()
-    log = FedEMA().receive(client, Broadcast([received], {"lambda": 0.5 / 13}), memory)
+    log = FedEMA().receive(client, Broadcast(received, values={"lambda": 0.5 / 13}), memory)
     assert log["mu"] == pytest.approx(0.5)
     assert log["divergence_before"] == pytest.approx(13)
     state = client.model.state_dict()
@@ -50,14 +52,14 @@ def test_mu_and_both_updates_by_hand():
 )
 def test_ema_on_one_of_the_two(apply_to, encoder, predictor):
     client, received, memory = situation()
-    FedEMA(apply_to=apply_to).receive(client, Broadcast([received], {"lambda": 0.5 / 13}), memory)
+    FedEMA(apply_to=apply_to).receive(client, Broadcast(received, values={"lambda": 0.5 / 13}), memory)
     assert float(client.model.state_dict()["encoder.weight"][0]) == encoder
     assert float(client.model.state_dict()["predictor.weight"][0]) == predictor
 
 
 def test_mu_is_at_most_one():
     client, received, memory = situation()
-    log = FedEMA(scaler=10.0).receive(client, Broadcast([received]), memory)
+    log = FedEMA(scaler=10.0).receive(client, Broadcast(received), memory)
     assert log["mu"] == 1.0
     assert client.model.state_dict()["encoder.weight"].tolist() == OWN["encoder.weight"]
 
@@ -66,7 +68,7 @@ def test_mu_is_at_most_one():
 def test_without_a_scaler_or_after_a_round_off_everything_is_the_global_model(values, own_round):
     client, received, memory = situation(own_round=own_round)
     received["encoder.weight"] = torch.tensor([1.0, 2.0])
-    assert FedEMA().receive(client, Broadcast([received], values), memory) == {}
+    assert FedEMA().receive(client, Broadcast(received, values=values), memory) == {}
     state = client.model.state_dict()
     assert state["encoder.weight"].tolist() == [1.0, 2.0]
     assert state["target.encoder.weight"].tolist() == [1.0, 2.0]  # line 14 of Algorithm 1: the target too
@@ -76,7 +78,7 @@ def test_without_a_scaler_or_after_a_round_off_everything_is_the_global_model(va
 
 def tools(model):
     method = FedEMA()
-    shared = set(method.shared(model))
+    shared = set(method.shares(model))
     return ServerTools(
         Mean(), ServerOptimizer(), model.statistics() & shared, frozenset(model.parameters_under(ENCODER))
     )
@@ -92,10 +94,10 @@ def aggregate(method, model, server, uploads, round=1):
 def test_the_autoscaler_by_hand_and_only_once():
     model = byol_like()
     method = FedEMA(tau=0.7)
-    zero = {name: torch.zeros_like(value) for name, value in snapshot(model, method.shared(model)).items()}
+    zero = {name: torch.zeros_like(value) for name, value in snapshot(model, method.shares(model)).items()}
     own = {**zero, "encoder.weight": torch.tensor([6.0, 8.0]), "projector.weight": torch.tensor([24.0])}
     # The mean of `own` and zero is (3, 4 | 12): both clients are √(9 + 16 + 144) = 13 away from it.
-    first = aggregate(method, model, ServerState([zero]), [upload_of(0, own), upload_of(1, zero)])
+    first = aggregate(method, model, ServerState(zero), [upload_of(0, own), upload_of(1, zero)])
     assert first.model["encoder.weight"].tolist() == [3.0, 4.0]
     assert first.values == pytest.approx({"lambda/0": 0.7 / 13, "lambda/1": 0.7 / 13})
     assert method.broadcast(first, 0, 2).values == pytest.approx({"lambda": 0.7 / 13})
@@ -108,33 +110,50 @@ def test_the_autoscaler_by_hand_and_only_once():
 def test_a_client_alone_has_nothing_to_keep():
     model = byol_like()
     method = FedEMA()
-    state = snapshot(model, method.shared(model))
-    assert aggregate(method, model, ServerState([state]), [upload_of(0, state)]).values == {"lambda/0": 0.0}
+    state = snapshot(model, method.shares(model))
+    assert aggregate(method, model, ServerState(state), [upload_of(0, state)]).values == {"lambda/0": 0.0}
 
 
 def test_mixing_is_exact_at_both_ends():
     own, received = torch.tensor([0.1, -0.0]), torch.tensor([0.7, -0.0])
-    assert mix(own, received, 0.0) is received
-    assert mix(own, received, 1.0) is own
+    assert mix({"w": own}, {"w": received}, 0.0)["w"] is received
+    assert mix({"w": own}, {"w": received}, 1.0)["w"] is own
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
+def test_counters_and_tensors_of_one_state_are_not_mixed(weight):
+    own = {"w": torch.tensor([4.0]), "seen": torch.tensor(3), "queue": torch.tensor([5.0])}
+    new = {"w": torch.tensor([8.0]), "seen": torch.tensor(7), "head": torch.tensor([6.0])}
+    mixed = mix(own, new, weight)
+    assert {name: value.tolist() for name, value in mixed.items()} == {
+        "w": [8.0 - 4.0 * weight],
+        "seen": 7,
+        "queue": [5.0],
+        "head": [6.0],
+    }
+    assert mixed["seen"].dtype == torch.int64
 
 
 def test_reference_code_divergence_by_hand():
     client, received, memory = situation(drift=4.0, **{"lambda": 0.1})
-    log = FedEMA(divergence="reference-code").receive(client, Broadcast([received]), memory)
+    log = FedEMA(divergence="reference-code").receive(client, Broadcast(received), memory)
     assert log["mu"] == pytest.approx(0.4)
     before = {"a": torch.tensor([0.0, 0.0]), "b": torch.tensor([1.0])}
     after = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([2.0])}
     assert mean_change(before, after) == 3.0  # (5 + 1) / 2
 
 
-def test_reference_code_scaler_is_kept_by_the_client_once():
-    client, _, _ = situation()
-    client.notes["drift"] = 2.0
-    method = FedEMA(divergence="reference-code", tau=0.7)
-    kept = method.remember(client, ClientMemory())
-    assert kept == pytest.approx({"round": 3, "drift": 2.0, "lambda": 0.35})
-    client.notes["drift"] = 1.0
-    assert method.remember(client, ClientMemory({}, kept))["lambda"] == pytest.approx(0.35)
+def test_reference_code_scaler_is_kept_by_the_client_once(tmp_path):
+    toy = Federation(tmp_path, {"name": "fedema", "divergence": "reference-code"}, objective="byol")
+    toy.run(0)
+    first = toy.memories.load(0, 1).values
+    assert first["round"] == 1
+    assert first["lambda"] == pytest.approx(0.7 / first["drift"])
+    toy.run(0, round=2, memory_round=1)
+    second = toy.memories.load(0, 2).values
+    assert second["round"] == 2
+    assert second["drift"] != first["drift"]
+    assert second["lambda"] == first["lambda"]
 
 
 def test_convolutions_are_found_by_type():
@@ -150,7 +169,7 @@ def test_convolutions_are_found_by_type():
 def test_fedu_replaces_the_predictor_only_if_the_encoders_are_close(threshold, predictor):
     client, received, memory = situation(own_round=1)  # FedU has no rule about the round before
     method = FedU(divergence="paper", threshold=threshold)
-    log = method.receive(client, Broadcast([received]), memory)
+    log = method.receive(client, Broadcast(received), memory)
     state = client.model.state_dict()
     assert state["predictor.weight"].tolist() == [predictor]
     assert state["encoder.weight"].tolist() == [0.0, 0.0]
@@ -164,15 +183,14 @@ def test_fedu_treats_the_projector_so_where_there_is_no_predictor(threshold, pro
     received = snapshot(model)
     own = {**received, "encoder.weight": torch.tensor([3.0, 4.0]), "projector.weight": torch.tensor([12.0])}
     client = a_client(model, round=3)
-    FedU(divergence="paper", threshold=threshold).receive(
-        client, Broadcast([received]), ClientMemory(own, {"round": 2})
-    )
+    client.notes["round"] = 2
+    FedU(divergence="paper", threshold=threshold).receive(client, Broadcast(received), own)
     assert client.model.state_dict()["projector.weight"].tolist() == [projector]
     assert client.model.state_dict()["encoder.weight"].tolist() == [0.0, 0.0]
 
 
 def test_constant_mu_for_encoder_and_predictor_by_hand():
     client, received, memory = situation()
-    ConstantMu(mu_encoder=0.5, mu_predictor=0.25).receive(client, Broadcast([received]), memory)
+    ConstantMu(mu_encoder=0.5, mu_predictor=0.25).receive(client, Broadcast(received), memory)
     assert client.model.state_dict()["encoder.weight"].tolist() == [1.5, 2.0]
     assert client.model.state_dict()["predictor.weight"].tolist() == [2.0]

@@ -5,6 +5,7 @@ import torch
 from tests.small import small_run
 
 from fedssl.evaluation.protocols import bring_back
+from fedssl.methods.boundary import Boundary
 from fedssl.methods.fedbn import FedBN
 
 MAE = {
@@ -44,6 +45,6 @@ def test_it_learns(run):
 
 def test_layer_norms_can_stay_with_the_client(run):
     model = bring_back(run.directory, {}).models.runner.model
-    uploaded = set(FedBN().uploaded(model))
+    uploaded = set(Boundary.of(FedBN(), model).travels)
     assert not uploaded & {"encoder.blocks.0.norm1.weight", "encoder.norm.bias", "decoder.norm.weight"}
     assert "encoder.blocks.0.attn.qkv.weight" in uploaded

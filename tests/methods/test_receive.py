@@ -5,7 +5,7 @@ from tests.toys import a_client, byol_like
 
 from fedssl.methods.fedavg import FedAvg
 from fedssl.methods.standalone import Standalone
-from fedssl.state import Broadcast, ClientMemory, restore
+from fedssl.state import Broadcast, restore
 
 
 def dirty(model):
@@ -20,9 +20,9 @@ def test_a_new_client_takes_nothing_from_the_client_before():
     client, method = a_client(model), FedAvg()
     dirty(model)
     broadcast = {
-        name: torch.ones_like(value) for name, value in client.initial.items() if name in method.shared(model)
+        name: torch.ones_like(value) for name, value in client.initial.items() if name in method.shares(model)
     }
-    method.receive(client, Broadcast([broadcast]), ClientMemory())
+    method.receive(client, Broadcast(broadcast), {})
     state = model.state_dict()
     assert state["encoder.weight"].tolist() == [1.0, 1.0]
     assert state["target.encoder.weight"].tolist() == [1.0, 1.0]  # a copy of the online network
@@ -41,22 +41,22 @@ def test_the_target_is_a_copy_and_never_an_alias():
 def test_fedavg_keeps_the_target_and_update_both_does_not():
     model = byol_like()
     client = a_client(model)
-    shared = {name: torch.ones_like(client.initial[name]) for name in FedAvg().shared(model)}
-    kept = FedAvg().remembered(model)
+    shared = {name: torch.ones_like(client.initial[name]) for name in FedAvg().shares(model)}
+    kept = FedAvg().keeps(model)
     assert "target.encoder.weight" in kept
     assert "queue.keys" in kept
     assert not set(kept) & set(shared)
     both = FedAvg(update_both=True)
-    assert both.remembered(model) == ["queue.keys"]
-    memory = {name: torch.full_like(client.initial[name], 7.0) for name in both.remembered(model)}
-    both.receive(client, Broadcast([shared]), ClientMemory(memory))
+    assert both.keeps(model) == ["queue.keys"]
+    memory = {name: torch.full_like(client.initial[name], 7.0) for name in both.keeps(model)}
+    both.receive(client, Broadcast(shared), memory)
     assert model.state_dict()["target.encoder.weight"].tolist() == [1.0, 1.0]
 
 
 def test_standalone_shares_nothing_and_remembers_everything():
     model = byol_like()
-    assert Standalone().shared(model) == []
-    assert set(Standalone().remembered(model)) == set(model.state_dict())
+    assert Standalone().shares(model) == []
+    assert set(Standalone().keeps(model)) == set(model.state_dict())
 
 
 def test_restore_names_what_a_model_does_not_have():

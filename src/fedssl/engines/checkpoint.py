@@ -55,20 +55,27 @@ class Checkpoints:
         if not file.exists():
             raise RunError(f"no checkpoint of round {round} (there are: {self.rounds()})")
         tensors, values = load_tensors(file)
-        models: list[State] = [{} for _ in range(values["models"])]
-        memory: State = {}
+        server = ServerState(
+            clusters=[{} for _ in range(values["clusters"])],
+            nodes=[{} for _ in range(values["nodes"])],
+            values=values["values"],
+        )
+        states = _states(server)
         for key, tensor in tensors.items():
             kind, name = key.split("/", 1)
-            (memory if kind == "memory" else models[int(kind)])[name] = tensor
-        return ServerState(models, memory, values["values"])
+            states[kind][name] = tensor
+        return server
 
     def _write(self, round: int, server: ServerState, memory_rounds: dict[int, int]) -> None:
         try:
             self.memories.sync(memory_rounds)
-            tensors = {f"memory/{name}": tensor for name, tensor in server.memory.items()}
-            for number, state in enumerate(server.models):
-                tensors |= {f"{number}/{name}": tensor for name, tensor in state.items()}
-            save_tensors(self._file(round), tensors, {"models": len(server.models), "values": server.values})
+            tensors = {
+                f"{kind}/{name}": tensor
+                for kind, state in _states(server).items()
+                for name, tensor in state.items()
+            }
+            counts = {"clusters": len(server.clusters), "nodes": len(server.nodes)}
+            save_tensors(self._file(round), tensors, {**counts, "values": server.values})
             self._remove_old()
             self.memories.prune(round)
         except BaseException as error:
@@ -80,3 +87,13 @@ class Checkpoints:
 
     def _file(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.safetensors"
+
+
+def _states(server: ServerState) -> dict[str, State]:
+    """Every state of a server by the name that its tensors are stored under."""
+    return {
+        "model": server.model,
+        "memory": server.memory,
+        **{f"cluster-{number}": state for number, state in enumerate(server.clusters)},
+        **{f"node-{number}": state for number, state in enumerate(server.nodes)},
+    }

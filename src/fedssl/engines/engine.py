@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from fedssl.engines.memory import MemoryStore
     from fedssl.engines.runner import ClientRunner
     from fedssl.progress import Progress
-    from fedssl.state import ServerState
 
 
 class Engine(Choice):
@@ -27,7 +25,7 @@ class Engine(Choice):
     # Whether a run gives the same bits here as on the local engine. If not, its options are part of what
     # a run is, and not only of how it is done.
     like_local: ClassVar[bool] = True
-    has_server: ClassVar[bool] = True  # without one, ServerState.models has a model for every client
+    has_server: ClassVar[bool] = True  # without one, ServerState.nodes has a model for every client
     HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "wave", "cache_mb")
 
     name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
@@ -100,10 +98,6 @@ class Engine(Choice):
         from fedssl.engines.loop import RoundLoop
 
         return RoundLoop(config, runner.model, federation, clients, runner.memories)
-
-    def at(self, server: ServerState, client: int) -> ServerState:
-        """What stands in for the server where the client is."""
-        return server if self.has_server else replace(server, models=[server.models[client]])
 
     def identity(self) -> dict[str, Any]:
         """What of the engine makes a difference to the numbers of a run."""

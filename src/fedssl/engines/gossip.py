@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -70,14 +71,14 @@ def check(config: Config, runner: ClientRunner) -> None:
     method, remedy = config.method, "engine.name=local has a server"
     if method.pools_data:
         raise ConfigError(f"method.name={method.name} has all images in one place: no neighbours; {remedy}")
-    if not runner.shared:
+    if not runner.boundary.travels:
         raise ConfigError(f"method.name={method.name} shares nothing: neighbours have nothing to average")
     if config.aggregation.name != "fedavg" or config.server != ServerOptimizer():
         key = "server.optimizer" if config.aggregation.name == "fedavg" else "aggregation.name"
         raise ConfigError(f"{key} is for a server, and engine.name=gossip has none; {remedy}")
-    first = method.first_server({name: runner.initial[name] for name in runner.shared})
+    first = runner.first_server()
     aggregate = method.aggregate(first, 1, server_tools(config, runner.model))
-    if len(first.models) > 1 or type(aggregate) is not Aggregate:
+    if first.clusters or type(aggregate) is not Aggregate:
         raise ConfigError(
             f"method.name={method.name} needs a server: it does more than to average models, which is all "
             f"that engine.name=gossip does{INSTEAD.get(method.name, '')}; {remedy}"
@@ -85,7 +86,7 @@ def check(config: Config, runner: ClientRunner) -> None:
 
 
 class GossipLoop(RoundLoop):
-    """Rounds in which neighbours take the place of the server; `ServerState.models` are the nodes'."""
+    """Rounds in which neighbours take the place of the server: every node has a model of its own."""
 
     def __init__(
         self,
@@ -102,9 +103,9 @@ class GossipLoop(RoundLoop):
     def run(
         self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
     ) -> ServerState:
-        if start == 0:  # every node begins where the others do, as if a server had sent the first model
+        if not server.nodes:  # before round 1: every node starts from the same model
             copies = [{name: value.clone() for name, value in server.model.items()} for _ in self.neighbours]
-            server = ServerState(copies, server.memory, server.values)
+            server = replace(server, model={}, nodes=copies)
         return super().run(server, start, told)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
@@ -122,7 +123,7 @@ class Neighbours(Aggregate):
     ) -> None:
         self.server, self.neighbours = server, neighbours
         self.measured, self.report = sorted(measured), report
-        self.models = list(server.models)
+        self.models = list(server.nodes)
         self.active: list[int] = []
 
     def add(self, upload: Upload) -> dict[str, float]:
@@ -132,16 +133,16 @@ class Neighbours(Aggregate):
 
     def finish(self) -> ServerState:
         weights = among(self.neighbours, self.active)
-        models = mix(self.models, weights)
+        models = mix_nodes(self.models, weights)
         self.report |= {
             "consensus_distance": consensus_distance(models, self.measured),
             "spectral_gap": spectral_gap(weights),
         }
-        return ServerState(models, self.server.memory, self.server.values)
+        return replace(self.server, nodes=models)
 
 
 @torch.no_grad()
-def mix(models: Sequence[State], weights: Mixing) -> list[State]:
+def mix_nodes(models: Sequence[State], weights: Mixing) -> list[State]:
     """Node i gets Σ_j W_ij·w_j, BatchNorm's statistics included; of counters the largest in reach.
 
     Sums are in double precision. A node that mixes with nobody keeps its tensors as they are.

@@ -17,6 +17,7 @@ from fedssl.engines.options import ParticipationConfig
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.engines.waves import Place, places
 from fedssl.errors import RunError
+from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.model import Model
 from fedssl.rng import numpy_rng
@@ -101,14 +102,14 @@ class RoundLoop:
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:
         began, method, report = time.monotonic(), self.config.method, RoundReport(number)
-        at, sent = self.config.engine.at, Sent(self.config.wire.dtype)
+        sent = Sent(self.config.wire.dtype)
         selected, spares = self.select(number)
         plan = planned(self.config, self.federation, number, selected, spares)
         tasks = [
             Task(
                 number,
                 client,
-                sent.rounded(method.broadcast(at(server, client), client, number)),
+                sent.round(method.broadcast(server.seen_by(client), client, number)),
                 self.memory_rounds.get(client, 0),
                 client in spares,
                 plan[client].threads,
@@ -120,7 +121,7 @@ class RoundLoop:
         outcomes = self.engine.run(tasks)
         for outcome in outcomes:
             sent.count(outcome)
-            folded += self._fold(outcome, number, at(server, outcome.client), aggregate)
+            folded += self._fold(outcome, number, server.seen_by(outcome.client), aggregate)
             report.outcomes.append(outcome)
             if folded == len(selected):
                 break
@@ -144,7 +145,7 @@ class RoundLoop:
     def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Aggregate) -> bool:
         """Fold one upload in, if it is good; its tensors are let go either way."""
         if outcome.upload is not None:
-            outcome.failure = self._try_to_add(outcome.upload, server.model, aggregate)
+            outcome.failure = self._try_to_add(outcome.upload, server.states[0], aggregate)
             if not outcome.failure:
                 outcome.upload.state = {}
                 if outcome.remembers:
@@ -184,18 +185,18 @@ class Sent:
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
         self.down = self.up = 0
-        self._rounded: dict[int, tuple[list[State], list[State], int]] = {}
+        self._rounded: dict[int, tuple[State, State]] = {}  # by identity of the model, which is kept alive
 
-    def rounded(self, broadcast: Broadcast) -> Broadcast:
-        """Models that are sent to many clients are rounded once."""
-        models = broadcast.models
-        if id(models) not in self._rounded:
-            rounded = [wire.rounded(model, self.dtype) for model in models]
-            size = sum(wire.num_bytes(model, self.dtype) for model in models)
-            self._rounded[id(models)] = (models, models if self.dtype == "float32" else rounded, size)
-        _, sent, size = self._rounded[id(models)]
-        self.down += size
-        return Broadcast(sent, broadcast.values)
+    def round(self, broadcast: Broadcast) -> Broadcast:
+        """Round what one client is sent. A model that is sent to many clients is rounded once."""
+        return broadcast.map(self._round_model)
+
+    def _round_model(self, model: State) -> State:
+        if id(model) not in self._rounded:
+            rounded = model if self.dtype == "float32" else wire.rounded(model, self.dtype)
+            self._rounded[id(model)] = (model, rounded)
+        self.down += wire.num_bytes(model, self.dtype)
+        return self._rounded[id(model)][1]
 
     def count(self, outcome: Outcome) -> None:
         if outcome.upload is not None:
@@ -203,7 +204,7 @@ class Sent:
 
 
 def server_tools(config: Config, model: Model) -> ServerTools:
-    shared = set(config.method.uploaded(model))
+    shared = set(Boundary.of(config.method, model).travels)
     return ServerTools(
         rule=config.aggregation,
         optimizer=config.server,

@@ -14,12 +14,13 @@ from fedssl.data.views import Views, fitting
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
+from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.rng import derive, numpy_rng
-from fedssl.state import Broadcast, ClientMemory, State, Upload, layer_distances, snapshot
+from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, layer_distances, snapshot
 from fedssl.threads import with_threads
 
 
@@ -70,14 +71,17 @@ class ClientRunner:
             config.data.std,
             config.objective.num_views,
         )
-        self.shared = config.method.uploaded(self.model)
-        self.remembered = config.method.kept(self.model)
-        self.own_norm = config.method.own_norm(self.model)
-        self.statistics = self.model.statistics() & set(self.shared)
+        self.boundary = Boundary.of(config.method, self.model)
+        self.uploads = frozenset(self.boundary.travels)
+        self.statistics = self.model.statistics() & self.uploads
         self.encoder_parameters = [
-            name for name in self.model.parameters_under(ENCODER) if name in set(self.shared)
+            name for name in self.model.parameters_under(ENCODER) if name in self.uploads
         ]
         self.backbone = [name for name in self.encoder_parameters if name.startswith("encoder.")]
+
+    def first_server(self) -> ServerState:
+        """The server before round 1: the tensors that travel, at their initial values."""
+        return self.config.method.first_server({name: self.initial[name] for name in self.boundary.travels})
 
     def run(self, task: Task) -> Outcome:
         """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""
@@ -110,17 +114,21 @@ class ClientRunner:
             device=self.device,
             initial=self.initial,
             deadline=deadline,
+            uploads=self.uploads,
         )
 
     def receive(self, task: Task) -> Model:
         """The model a client would train (or use) if it received this task: its personal model."""
-        return self._received(task).model
+        client = self.client(task)
+        self._receive(client, task)
+        return client.model
 
     def adapt(self, task: Task, epochs: float) -> Model:
         """The model that a client makes of this task in so many epochs, at the rate of the last round."""
         with torch.random.fork_rng(devices=[]):
             self._seed(task)
-            client = self._received(task)
+            client = self.client(task)
+            self._receive(client, task)
             client.round = self.config.rounds
             client.config = client.config.model_copy(update={"epochs": epochs})
             try:
@@ -138,20 +146,24 @@ class ClientRunner:
         else:
             torch.manual_seed(seed)
 
-    def _received(self, task: Task) -> Client:
-        client, memory = self.client(task), self.memories.load(task.client, task.memory_round)
-        self.config.method.receive(client, self._completed(task.broadcast, memory), memory)
-        return client
+    def _receive(self, client: Client, task: Task) -> dict[str, float]:
+        """The method's `receive`, with the client's memory before it and `client.received` after it."""
+        method, memory = self.config.method, self.memories.load(task.client, task.memory_round)
+        broadcast = self._complete(task.broadcast, memory.state)
+        client.notes = dict(memory.values)
+        log = method.receive(client, broadcast, memory.state)
+        client.received = method.reference_model(client, broadcast)
+        return log
 
-    def _completed(self, broadcast: Broadcast, memory: ClientMemory) -> Broadcast:
-        """The broadcast with the client's own normalisation layers where these stay with it (FedBN).
+    def _complete(self, broadcast: Broadcast, memory: State) -> Broadcast:
+        """Add the client's own normalisation layers to a broadcast, where they stay on the client (FedBN).
 
-        So methods need not know which tensors travelled: to them a client always receives whole models.
+        Methods then always see whole models, and need not know which tensors travelled.
         """
-        if not self.own_norm:
+        if not self.boundary.private_norm:
             return broadcast
-        own = {name: memory.state.get(name, self.initial[name]) for name in self.own_norm}
-        return Broadcast([{**model, **own} for model in broadcast.models], broadcast.values)
+        own = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
+        return broadcast.map(lambda model: {**model, **own})
 
     def _run(self, task: Task, began: float) -> Outcome:
         config, method = self.config, self.config.method
@@ -161,25 +173,25 @@ class ClientRunner:
         client = self.client(task, began + (config.participation.timeout or float("inf")))
         if len(client.images) == 0:
             raise ClientFailure("has no images")
-        memory = self.memories.load(task.client, task.memory_round)
-        log = method.receive(client, self._completed(task.broadcast, memory), memory)
+        log = self._receive(client, task)
         training = method.train(client)
-        values = method.remember(client, memory)
-        remembers = bool(self.remembered or values)
-        copies = snapshot(self.model, dict.fromkeys([*self.shared, *self.remembered]))
+        log = {**log, **training.values}
+        travels, stays = self.boundary.travels, self.boundary.stays
+        remembers = bool(stays or client.notes)
+        copies = snapshot(self.model, dict.fromkeys([*travels, *stays]))
         copies = {name: value.cpu() for name, value in copies.items()}
-        state = {name: copies[name] for name in self.shared}
+        state = {name: copies[name] for name in travels}
         if self.encoder_parameters:
             apart = layer_distances(client.received, state, self.encoder_parameters)
             log["divergence"] = math.hypot(*apart.values())
             # d_w of Dec-SSL, §B.3: the sum over layers, of the backbone, which all objectives have.
             log["drift"] = sum(apart[name] for name in self.backbone)
         if remembers:
-            kept = {name: copies[name] for name in self.remembered}
-            self.memories.save(task.client, task.round, ClientMemory(kept, values))
+            kept = {name: copies[name] for name in stays}
+            self.memories.save(task.client, task.round, ClientMemory(kept, client.notes))
         upload = Upload(task.client, state, len(client.images), training.loss, log)
         upload = self.config.aggregation.on_client(
-            {name: client.received[name] for name in self.shared}, upload, self.statistics, task.round
+            {name: client.received[name] for name in travels}, upload, self.statistics, task.round
         )
         return Outcome(task.client, upload, views=training.views, remembers=remembers)
 

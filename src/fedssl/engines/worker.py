@@ -67,7 +67,7 @@ def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[st
     task = Task(
         message["round"],
         message["client"],
-        Broadcast(models, message["values"]),
+        Broadcast.from_states(models, message["values"]),
         message["memory_round"],
         threads=message["threads"],
     )

@@ -148,7 +148,7 @@ class Worker:
             "client": task.client,
             "memory_round": task.memory_round,
             "threads": task.threads,
-            "models": broadcasts.files(task.broadcast.models),
+            "models": broadcasts.files(task.broadcast.states),
             "values": task.broadcast.values,
         }
         try:
@@ -188,28 +188,25 @@ class Worker:
 
 
 class _Broadcasts:
-    """Models on their way to workers: a list that is sent to many clients is written once."""
+    """Models on their way to workers: a model that is sent to many clients is written once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._written: dict[int, tuple[list[State], list[str]]] = {}
-        self._count = 0
+        self._written: dict[int, tuple[State, Path]] = {}  # by identity of the model, which is kept alive
 
     def files(self, models: list[State]) -> list[str]:
-        if id(models) not in self._written:
-            files = []
-            for state in models:
-                self._count += 1
-                file = self.folder / f"broadcast-{self._count}.safetensors"
-                save_tensors(file, state, {}, durable=False)
-                files.append(str(file))
-            self._written[id(models)] = (models, files)
-        return self._written[id(models)][1]
+        return [str(self._file(model)) for model in models]
+
+    def _file(self, model: State) -> Path:
+        if id(model) not in self._written:
+            file = self.folder / f"broadcast-{len(self._written)}.safetensors"
+            save_tensors(file, model, {}, durable=False)
+            self._written[id(model)] = (model, file)
+        return self._written[id(model)][1]
 
     def remove(self) -> None:
-        for _, files in self._written.values():
-            for file in files:
-                Path(file).unlink(missing_ok=True)
+        for _, file in self._written.values():
+            file.unlink(missing_ok=True)
 
 
 def _outcome(answer: Answer) -> Outcome:

@@ -44,7 +44,7 @@ def detection(run: Finished) -> dict[str, Any]:
         scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
     return {
         "protocol": "detection",
-        "model": own.whose,
+        "model": own.owner,
         "images": f"{train.name}: {len(labelled)} labelled of {len(train)} train, {len(test)} test",
         **found,
         "untrained": {kind: numbers for kind, numbers in scratch.items() if kind != "per_class"},

@@ -1,10 +1,11 @@
-"""Whose encoder is it: the global one, or the clients' own."""
+"""The encoders of a run: the global one, or the clients' own."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,21 +16,28 @@ from fedssl.engines.tasks import Task
 from fedssl.evaluation.probes import Prober, entry
 from fedssl.evaluation.scores import Scores, mean_scores
 from fedssl.models.model import Model
-from fedssl.state import ServerState, restore
+from fedssl.state import ServerState, State, restore
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Whose:
-    """An encoder, and whose it is."""
+class OwnedEncoder:
+    """An encoder and its owner.
+
+    Attributes:
+        module: the encoder, a copy that nothing else changes.
+        owner: `global`, `client 3`, `node 3`, or what sites have in common.
+        classifier: the classifier that was trained on this encoder, if the objective trains one.
+    """
 
     module: nn.Module
-    whose: str
+    owner: str
+    classifier: nn.Module | None = None
 
 
 class Models:
-    """The encoders of a run, one at a time in the runner's model."""
+    """The encoders of a run. What it returns are copies, so that several can be used at once."""
 
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
@@ -38,49 +46,72 @@ class Models:
         # Clients that keep their normalisation layers have no model in common, whatever the method.
         self.one_for_all = self.method.evaluates == "global" and not self.method.private_norm
 
-    def first_server(self) -> ServerState:
-        """The server before round 1: what is shared, at its first values."""
-        return self.method.first_server({name: self.runner.initial[name] for name in self.runner.shared})
-
     def encoders(
         self, server: ServerState, memory_rounds: Mapping[int, int], limit: int
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """The encoders that the method answers for: one global, or those of nodes or clients (spread ids)."""
+    ) -> Iterator[OwnedEncoder]:
+        """The encoders that are the method's result: the global one, or those of nodes or clients.
+
+        Args:
+            server: the state of the server.
+            memory_rounds: for every client, the round that wrote its memory.
+            limit: the largest number of clients; their ids are spread evenly.
+        """
         if not self.engine.sees_clients:
-            for model in server.models:
-                yield self.whose(len(server.models)), self._global(replace(server, models=[model]))
+            for state in server.states:
+                yield self._global(state, self.whose(len(server.states)))
             return
         if self.one_for_all and self.engine.has_server:
-            yield "global", self._global(server)
+            yield self._global(server.model, "global")
             return
         clients = self.runner.federation.clients
         for client in np.unique(np.linspace(0, clients - 1, min(limit, clients)).astype(int)):
             if self.one_for_all:
-                yield f"node {client}", self._global(self.engine.at(server, int(client)))
+                yield self._global(server.seen_by(int(client)).model, f"node {client}")
             else:
-                yield f"client {client}", self.personal(server, memory_rounds, int(client))
+                yield self.personal_encoder(server, memory_rounds, int(client))
 
     def personal(
         self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
     ) -> nn.Module:
-        """A client's own encoder: what it would begin its next round with, or what training makes of that."""
+        """A copy of a client's own encoder; the arguments are those of `load_client`."""
+        return self.personal_encoder(server, memory_rounds, client, local_epochs).module
+
+    def personal_encoder(
+        self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
+    ) -> OwnedEncoder:
+        """A copy of a client's own encoder, with its classifier."""
+        model = self.load_client(server, memory_rounds, client, local_epochs)
+        return self._copy(self.method.personal_encoder(model), f"client {client}")
+
+    def load_client(
+        self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
+    ) -> Model:
+        """Load a client's model into the runner's, where it stays until the next model is loaded.
+
+        Args:
+            server: the state of the server.
+            memory_rounds: for every client, the round that wrote its memory.
+            client: id of the client.
+            local_epochs: epochs that the client first trains; 0: the model that its next round starts from.
+
+        Returns:
+            The runner's model, which holds one client at a time.
+        """
         number = self.runner.config.rounds + 1
-        broadcast = self.method.broadcast(self.engine.at(server, client), client, number)
+        broadcast = self.method.broadcast(server.seen_by(client), client, number)
         task = Task(number, client, broadcast, memory_rounds.get(client, 0))
-        model = self.runner.adapt(task, local_epochs) if local_epochs else self.runner.receive(task)
-        return self.method.personal_encoder(model)
+        return self.runner.adapt(task, local_epochs) if local_epochs else self.runner.receive(task)
 
     def untrained(self) -> nn.Module:
-        restore(self.runner.model, self.runner.initial)
-        return self.runner.model.part("encoder")
+        """A copy of the encoder before round 1."""
+        return self._global({}, "untrained").module
 
-    def exported(self, server: ServerState, memory_rounds: Mapping[int, int]) -> Whose:
-        """The encoder that people take away: the global one, or the first client's where there is none."""
-        whose, module = next(self.encoders(server, memory_rounds, 1))
-        return Whose(module, whose)
+    def exported(self, server: ServerState, memory_rounds: Mapping[int, int]) -> OwnedEncoder:
+        """The encoder of the run's result: the global one, or the first client's if there is none."""
+        return next(self.encoders(server, memory_rounds, 1))
 
     def whose(self, probed: int) -> str:
-        """What a number averaged over `probed` encoders is a number of."""
+        """Describe the owner of a number that is averaged over `probed` encoders."""
         if not self.engine.sees_clients and not self.one_for_all:
             return f"what sites have in common, mean of {probed} models"
         if self.one_for_all:
@@ -99,11 +130,11 @@ class Models:
     ) -> list[dict[str, Any]]:
         """Entries of result.json: each protocol on the trained encoders and on the untrained one."""
 
-        def scores(encoder: nn.Module) -> dict[str, Scores]:
-            return prober.run_all(encoder, protocols, self.classifier_on(encoder))
+        def scores(encoder: OwnedEncoder) -> dict[str, Scores]:
+            return prober.run_all(encoder.module, protocols, encoder.classifier)
 
-        trained = self.each(scores, server, memory_rounds, limit)
-        untrained = scores(self.untrained())
+        trained = self._measure(scores, server, memory_rounds, limit)
+        untrained = scores(self._global({}, "untrained"))
         return [
             entry(
                 protocol,
@@ -122,11 +153,20 @@ class Models:
         memory_rounds: Mapping[int, int],
         limit: int,
     ) -> list[T]:
-        """A measurement of every encoder that the method answers for; what clients share is measured once."""
+        """Measure every encoder of `encoders`; equal encoders are measured once."""
+        return self._measure(lambda encoder: measure(encoder.module), server, memory_rounds, limit)
+
+    def _measure(
+        self,
+        measure: Callable[[OwnedEncoder], T],
+        server: ServerState,
+        memory_rounds: Mapping[int, int],
+        limit: int,
+    ) -> list[T]:
         known: dict[str, T] = {}
         found = []
-        for _, encoder in self.encoders(server, memory_rounds, limit):
-            network = nn.ModuleList([encoder, *filter(None, [self.classifier_on(encoder)])])
+        for encoder in self.encoders(server, memory_rounds, limit):
+            network = nn.ModuleList([encoder.module, *filter(None, [encoder.classifier])])
             digest = hashlib.blake2b()
             for tensor in network.state_dict().values():
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -140,14 +180,19 @@ class Models:
         """Whether the objective trains a classifier of its own."""
         return self.runner.model.has("classifier")
 
-    def classifier_on(self, encoder: nn.Module) -> nn.Module | None:
-        """The classifier that was trained together with this encoder (a client may have two of both)."""
+    def _global(self, state: State, owner: str) -> OwnedEncoder:
+        """The encoder of a state; tensors that are not in it have their initial values."""
+        restore(self.runner.model, self.runner.initial)
+        restore(self.runner.model, state)
+        return self._copy(self.runner.model.part("encoder"), owner)
+
+    def _copy(self, encoder: nn.Module, owner: str) -> OwnedEncoder:
+        classifier = self._classifier_on(encoder)
+        return OwnedEncoder(copy.deepcopy(encoder), owner, copy.deepcopy(classifier))
+
+    def _classifier_on(self, encoder: nn.Module) -> nn.Module | None:
+        """The classifier that was trained on this module of the runner's model (a client may have two)."""
         for module in self.runner.model.modules():
             if isinstance(module, Model) and module.has("classifier") and module.part("encoder") is encoder:
                 return module.part("classifier")
         return None
-
-    def _global(self, server: ServerState) -> nn.Module:
-        restore(self.runner.model, self.runner.initial)
-        restore(self.runner.model, server.model)
-        return self.runner.model.part("encoder")

@@ -160,9 +160,8 @@ def semi(run: Finished) -> dict[str, Any]:
             device=run.device,
         )
 
-    # One after the other: all encoders take turns in one module.
     encoders = run.models.encoders(run.server, run.memory_rounds, run.config.probe.clients)
-    scores = [tuned(encoder) for _, encoder in encoders]
+    scores = [tuned(encoder.module) for encoder in encoders]
     prober = Prober(labelled, test, data, run.config.probe, run.device, run.config.seed)
     found = entry(
         "semi", run.models.whose(len(scores)), prober, mean_scores(scores), tuned(run.models.untrained())

@@ -5,6 +5,7 @@ The two protocols of FedStyle's "Evaluations and Results", and how well its styl
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -92,10 +93,10 @@ def style(run: Finished) -> dict[str, Any]:
 
 
 def own_encoder(run: Finished, client: int) -> nn.Module:
-    """A client's own encoder, in the runner's model; trained by the client first if so asked."""
-    models, epochs = run.models, run.config.probe.local_epochs
-    models.personal(run.server, run.memory_rounds, client, local_epochs=epochs)
-    return run.config.method.personal_encoder(models.runner.model)
+    """A copy of a client's own encoder, which the client first trains for `probe.local_epochs`."""
+    epochs = run.config.probe.local_epochs
+    model = run.models.load_client(run.server, run.memory_rounds, client, local_epochs=epochs)
+    return copy.deepcopy(run.config.method.personal_encoder(model))
 
 
 def _labelled(run: Finished) -> tuple[ImageSet, ImageSet]:
@@ -199,7 +200,7 @@ def style_features(run: Finished, *, untrained: bool = False) -> StyleFeatures:
         if untrained:
             run.models.untrained()
         else:
-            run.models.personal(run.server, run.memory_rounds, client)
+            run.models.load_client(run.server, run.memory_rounds, client)
         encoder = model.part("style.encoder")
         found.append(extract(encoder, images, mean=data.mean, std=data.std, device=run.device))
         clients.append(torch.full((len(images),), client))

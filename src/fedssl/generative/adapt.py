@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 from fedssl.listener import Listener
 from fedssl.rundir import RunDir
-from fedssl.state import ServerState
 
 
 class Adapt(Use):
@@ -53,6 +53,6 @@ class Adapt(Use):
         # in between is begun anew, and not resumed from an untrained server.
         checkpoints = path / "checkpoints"
         writer = Checkpoints(checkpoints, 0, MemoryStore(checkpoints / "clients", 0))
-        writer.save(0, ServerState(studio.run.server.models), {})
+        writer.save(0, replace(studio.run.server.seen_by(0), memory={}, values={}), {})
         writer.wait()
         return RunDir.create(path, load(studio.run.trained.to_dict(), keys))

@@ -171,7 +171,7 @@ class Studio:
     def _received(self, client: int) -> Model:
         run, models = self.run, self.run.models
         number = run.trained.rounds + 1
-        broadcast = models.method.broadcast(models.engine.at(run.server, client), client, number)
+        broadcast = models.method.broadcast(run.server.seen_by(client), client, number)
         received = models.runner.receive(Task(number, client, broadcast, run.memory_rounds.get(client, 0)))
         return cast(Model, received.part("personal")) if received.has("personal") else received
 

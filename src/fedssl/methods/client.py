@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from fedssl.data.federation import ClientImages
 from fedssl.data.views import Views
@@ -36,20 +38,24 @@ class Client:
     device: torch.device
     initial: State  # the model as it was before round 1, the same for every client
     deadline: float = field(default=float("inf"))
-    notes: dict[str, float] = field(default_factory=dict)  # a method's own numbers from step to step
-    received: State = field(default_factory=dict)  # the global model that this round began from
+    uploads: frozenset[str] = frozenset()  # names of the tensors that leave the client
+    notes: dict[str, float] = field(default_factory=dict)  # numbers that it keeps from round to round
+    received: State = field(default_factory=dict)  # the model it was sent; set by the runner before training
 
     def rng(self, purpose: str) -> torch.Generator:
         return torch_rng(self.seed, self.round, self.id, purpose)
 
-    def start_from(self, broadcast: State, memory: State) -> None:
-        """Load the broadcast, then the client's own tensors, and give every other tensor its first value.
+    def start_from(self, state: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> None:
+        """Load tensors into the model, and give every tensor that is not among them its initial value.
 
-        A tensor of a copied part (a target network) that is in neither begins as a copy of what it
-        copies, not of what the model was trained with last: that was another client.
+        Args:
+            state: tensors by name, for example the global model or a mixture of it and the client's own.
+            own: tensors that take precedence over `state`, for example the client's memory.
+
+        A missing tensor of a copied part (a target network) starts as a copy of its source, because the
+        model still holds the tensors of the client that was trained before.
         """
-        self.received = broadcast
-        given = {**broadcast, **memory}
+        given = {**state, **(own or {})}
         sources = self.model.sources()
         rest = {}
         for name, value in self.initial.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,29 +28,29 @@ class Clusters(Aggregate):
 
     def add(self, upload: Upload) -> dict[str, Any]:
         number = upload.values.get("cluster", -1)
-        if number not in range(len(self.server.models)):
+        if number not in range(len(self.server.clusters)):
             raise RunError(
-                f"client {upload.client} names cluster {number}: there are {len(self.server.models)}"
+                f"client {upload.client} names cluster {number}: there are {len(self.server.clusters)}"
             )
         return self.fold_into(int(number), upload)
 
     def fold_into(self, cluster: int, upload: Upload) -> dict[str, Any]:
         if cluster not in self.folds:
-            previous = self.server.models[cluster]
+            previous = self.server.clusters[cluster]
             self.folds[cluster] = self.tools.rule.start(previous, self.tools.statistics, self.round)
         self.folds[cluster].add(upload)
         return self.folds[cluster].report[upload.client]
 
     def finish(self) -> ServerState:
-        models, memory = list(self.server.models), dict(self.server.memory)
+        clusters, memory = list(self.server.clusters), dict(self.server.memory)
         for cluster, fold in sorted(self.folds.items()):
             prefix = f"cluster-{cluster}/"
             own = {name[len(prefix) :]: value for name, value in memory.items() if name.startswith(prefix)}
-            models[cluster], own = self.tools.optimizer.step(
-                models[cluster], fold.finish(), own, self.round, self.tools.statistics
+            clusters[cluster], own = self.tools.optimizer.step(
+                clusters[cluster], fold.finish(), own, self.round, self.tools.statistics
             )
             memory |= {prefix + name: value for name, value in own.items()}
-        return ServerState(models, memory, self.server.values)
+        return replace(self.server, clusters=clusters, memory=memory)
 
 
 class FirstClusters(Clusters):
@@ -69,7 +70,7 @@ class FirstClusters(Clusters):
 
     def finish(self) -> ServerState:
         self.waiting.sort(key=lambda pair: pair[0].client)
-        dealt = by_direction([self._change(state) for _, state in self.waiting], len(self.server.models))
+        dealt = by_direction([self._change(state) for _, state in self.waiting], len(self.server.clusters))
         for cluster, (upload, state) in zip(dealt, self.waiting, strict=True):
             whole = Upload(upload.client, state, upload.num_samples, upload.loss)
             upload.values |= {**self.fold_into(cluster, whole), "cluster": cluster}
@@ -77,7 +78,7 @@ class FirstClusters(Clusters):
 
     def _change(self, state: State) -> Tensor:
         """What an upload changed, as one vector."""
-        first = self.server.model
+        first = self.server.clusters[0]
         names = [name for name, tensor in first.items() if tensor.is_floating_point()]
         return torch.cat([(state[name] - first[name]).flatten() for name in names])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from fedssl.methods.client import Client
-from fedssl.methods.ema import OwnModel, start_afresh, start_mixed, was_there
+from fedssl.methods.ema import OwnModel, start_from_global, start_mixed, trained_last_round
 from fedssl.methods.method import ENCODER, PREDICTOR
-from fedssl.state import Broadcast, ClientMemory
+from fedssl.state import Broadcast, State
 
 
 class ConstantMu(OwnModel):
@@ -16,10 +16,10 @@ class ConstantMu(OwnModel):
     mu_encoder: float = Field(0.5, ge=0, le=1, description="share of its own encoder that a client keeps")
     mu_predictor: float = Field(0.5, ge=0, le=1, description="share of its own predictor that a client keeps")
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
-        if not was_there(client, memory):
-            start_afresh(client, broadcast.models[0], memory)
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
+        if not trained_last_round(client):
+            start_from_global(client, broadcast.model, memory)
             return {}
         rates = ((ENCODER, self.mu_encoder), (PREDICTOR, self.mu_predictor))
-        start_mixed(client, broadcast.models[0], memory, rates)
+        start_mixed(client, broadcast.model, memory, rates)
         return {"mu": self.mu_encoder, "mu_predictor": self.mu_predictor}

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from fedssl.methods.client import Client
 from fedssl.methods.method import ENCODER, Method
 from fedssl.methods.training import Training
 from fedssl.models.model import Model, Role
-from fedssl.state import ClientMemory, State, distance, snapshot
+from fedssl.state import State, distance, mix, snapshot
 
 
 class OwnModel(Method):
@@ -24,11 +24,12 @@ class OwnModel(Method):
         "of convolution weights in the client's own training, as the authors' code has it",
     )
 
-    def remembered(self, model: Model) -> list[str]:
+    def keeps(self, model: Model) -> list[str]:
         derived = set(model.names(Role.DERIVED))
         return [name for name in model.state_dict() if name not in derived]
 
     def train(self, client: Client) -> Training:
+        client.notes["round"] = client.round
         if self.divergence == "paper":
             return super().train(client)
         before = snapshot(client.model, convolutions(client.model))
@@ -36,51 +37,39 @@ class OwnModel(Method):
         client.notes["drift"] = mean_change(before, client.model.state_dict())
         return training
 
-    def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
-        return {**memory.values, **client.notes, "round": client.round}
-
-    def measure(self, client: Client, broadcast: State, memory: ClientMemory) -> float:
-        """How far the client's last model is from the global one, in the chosen reading."""
+    def measure(self, client: Client, received: State, memory: State) -> float:
+        """The distance of the client's last model from the global one, by the chosen definition."""
         if self.divergence == "reference-code":
-            return memory.values["drift"]
-        return distance(broadcast, memory.state, client.model.parameters_under(ENCODER))
+            return client.notes["drift"]
+        return distance(received, memory, client.model.parameters_under(ENCODER))
 
 
-def was_there(client: Client, memory: ClientMemory) -> bool:
-    """Whether the client took part in the round before (FedEMA, Algorithm 1, line 13)."""
-    return memory.values.get("round") == client.round - 1
+def trained_last_round(client: Client) -> bool:
+    """Whether the client took part in the previous round (FedEMA, Algorithm 1, line 13)."""
+    return client.notes.get("round") == client.round - 1
 
 
-def start_afresh(client: Client, broadcast: State, memory: ClientMemory) -> None:
-    """Online network, target and predictor ← global; what else is private (a queue) stays (line 14)."""
-    replaced = broadcast.keys() | client.model.sources().keys()
-    client.start_from(broadcast, {name: own for name, own in memory.state.items() if name not in replaced})
+def start_from_global(client: Client, received: State, memory: State) -> None:
+    """Online network, target and predictor ← global; other private tensors (a queue) are kept (line 14)."""
+    replaced = received.keys() | client.model.sources().keys()
+    client.start_from(received, {name: own for name, own in memory.items() if name not in replaced})
 
 
 def start_mixed(
     client: Client,
-    broadcast: State,
-    memory: ClientMemory,
+    received: State,
+    memory: State,
     rates: Iterable[tuple[tuple[str, ...], float]],
 ) -> None:
     """W ← μ·own + (1−μ)·global for the parameters of parts, each with its μ (Eq. 1 and 2).
 
-    Statistics of BatchNorm are no parameters: they come from the global model.
+    BatchNorm's statistics are not parameters: they come from the global model.
     """
-    mixed = dict(broadcast)
+    start = {**memory, **received}
     for parts, mu in rates:
-        for name in client.model.parameters_under(parts):
-            mixed[name] = mix(memory.state[name], broadcast[name], mu)
-    private = {name: own for name, own in memory.state.items() if name not in broadcast}
-    client.start_from(mixed, private)
-    client.received = broadcast
-
-
-def mix(own: Tensor, received: Tensor, mu: float) -> Tensor:
-    """μ·own + (1−μ)·received, exact at both ends."""
-    if mu in (0.0, 1.0) or own is received:  # what stays on the client is received from itself
-        return own if mu else received
-    return mu * own + (1 - mu) * received
+        names = client.model.parameters_under(parts)
+        start |= mix({name: memory[name] for name in names}, {name: received[name] for name in names}, mu)
+    client.start_from(start)
 
 
 def convolutions(model: Model) -> list[str]:

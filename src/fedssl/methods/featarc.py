@@ -20,7 +20,7 @@ from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.training import Batch, Loss, Training, objective_loss, train_locally
 from fedssl.models.model import Model
 from fedssl.objectives.losses import negative_cosine
-from fedssl.state import Broadcast, ClientMemory, ServerState, State, restore
+from fedssl.state import Broadcast, ServerState, State, restore
 
 HEADS = ("projector", "predictor")
 FEATURES = 128  # images at a time, where only features are asked for: more would leave the cache
@@ -38,22 +38,28 @@ class FeatARC(FedAvg):
     clusters: int = Field(2, ge=1, description="cluster models (C); 1: align only")
     align: float = Field(1.0, ge=0, description="weight of the alignment in the loss (λ); 0: cluster only")
 
-    def remembered(self, model: Model) -> list[str]:
+    def keeps(self, model: Model) -> list[str]:
         own = model.names_under(["encoder"]) if self.clusters > 1 else []
-        return list(dict.fromkeys([*super().remembered(model), *own]))
+        return list(dict.fromkeys([*super().keeps(model), *own]))
 
     def first_server(self, shared: State) -> ServerState:
-        return ServerState([shared] * self.clusters)
+        return ServerState(clusters=[shared] * self.clusters) if self.clusters > 1 else ServerState(shared)
 
     # --- the four steps ----------------------------------------------------------------------
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
         """Algorithm 1, lines 6–14: the cluster model that agrees best with the client's last model."""
-        found = self.alignments(client, broadcast.models, memory.state)
-        chosen = max(range(len(found)), key=lambda cluster: found[cluster])  # of equals the first
-        private = {name: own for name, own in memory.state.items() if name not in broadcast.models[chosen]}
-        client.start_from(broadcast.models[chosen], private)
-        return {"cluster": chosen, **({"alignment": found[chosen]} if self.clusters > 1 else {})}
+        if not broadcast.clusters:
+            client.start_from({**memory, **broadcast.model})
+            return {"cluster": 0}
+        alignments = self.alignments(client, broadcast.clusters, memory)
+        chosen = max(range(len(alignments)), key=lambda cluster: alignments[cluster])  # ties: the first
+        client.notes["cluster"] = chosen
+        client.start_from({**memory, **broadcast.clusters[chosen]})
+        return {"cluster": chosen, "alignment": alignments[chosen]}
+
+    def reference_model(self, client: Client, broadcast: Broadcast) -> State:
+        return broadcast.clusters[int(client.notes["cluster"])] if broadcast.clusters else broadcast.model
 
     def train(self, client: Client) -> Training:
         return train_locally(client, loss=aligned_loss(client, self.align) if self.align else None)
@@ -71,8 +77,6 @@ class FeatARC(FedAvg):
         The client's own are those of the model it trained last; before its first round, of the model that
         all began with (Algorithm 1 gives local models a first value, too).
         """
-        if self.clusters == 1:
-            return [0.0]
         encoder, names = client.model.part("encoder"), client.model.names_under(["encoder"])
         restore(client.model, {name: own.get(name, client.initial[name]) for name in names})
         before = backbone_features(client, encoder)

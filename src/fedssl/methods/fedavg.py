@@ -15,7 +15,7 @@ class FedAvg(Method):
         False, description="the target network, too, is replaced by the global encoder in every round"
     )
 
-    def remembered(self, model: Model) -> list[str]:
+    def keeps(self, model: Model) -> list[str]:
         # A target that is not in memory starts as a copy of the online network.
         replaced = set(model.sources()) if self.update_both else set()
-        return [name for name in super().remembered(model) if name not in replaced]
+        return [name for name in super().keeps(model) if name not in replaced]

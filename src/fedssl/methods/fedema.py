@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 
 from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
-from fedssl.methods.ema import OwnModel, start_afresh, start_mixed, was_there
+from fedssl.methods.ema import OwnModel, start_from_global, start_mixed, trained_last_round
 from fedssl.methods.method import ENCODER, PREDICTOR, Aggregate, ServerTools
-from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, distance
+from fedssl.methods.training import Training
+from fedssl.state import Broadcast, ServerState, State, Upload, distance
 
 
 class FedEMA(OwnModel):
@@ -26,28 +28,29 @@ class FedEMA(OwnModel):
 
     def broadcast(self, server: ServerState, client: int, round: int) -> Broadcast:
         known = server.values.get(f"lambda/{client}")
-        return Broadcast(server.models, {} if known is None else {"lambda": known})
+        values = {} if known is None else {"lambda": known}
+        return replace(super().broadcast(server, client, round), values=values)
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
         """Algorithm 1, lines 13–18."""
-        scaler = self._scaler(broadcast, memory)
-        if scaler is None or not was_there(client, memory):
-            start_afresh(client, broadcast.models[0], memory)
+        scaler = self._scaler(client, broadcast)
+        if scaler is None or not trained_last_round(client):
+            start_from_global(client, broadcast.model, memory)
             return {}
-        apart = self.measure(client, broadcast.models[0], memory)
+        apart = self.measure(client, broadcast.model, memory)
         mu = min(scaler * apart, 1.0)
         rates = (
             (ENCODER, 0.0 if self.apply_to == "predictor" else mu),
             (PREDICTOR, 0.0 if self.apply_to == "encoder" else mu),
         )
-        start_mixed(client, broadcast.models[0], memory, rates)
+        start_mixed(client, broadcast.model, memory, rates)
         return {"mu": mu, "lambda": scaler, "divergence_before": apart}
 
-    def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
-        values = super().remember(client, memory)
-        if "drift" in values:
-            values.setdefault("lambda", _scaler_for(self.tau, values["drift"]))
-        return values
+    def train(self, client: Client) -> Training:
+        training = super().train(client)
+        if "drift" in client.notes:
+            client.notes.setdefault("lambda", _scaler_for(self.tau, client.notes["drift"]))
+        return training
 
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
         if self.scaler is not None or self.divergence == "reference-code":
@@ -59,10 +62,10 @@ class FedEMA(OwnModel):
             )
         return ScalingAggregate(server, round, tools, self.tau)
 
-    def _scaler(self, broadcast: Broadcast, memory: ClientMemory) -> float | None:
+    def _scaler(self, client: Client, broadcast: Broadcast) -> float | None:
         if self.scaler is not None:
             return self.scaler
-        return (memory if self.divergence == "reference-code" else broadcast).values.get("lambda")
+        return (client.notes if self.divergence == "reference-code" else broadcast.values).get("lambda")
 
 
 class ScalingAggregate(Aggregate):
@@ -88,7 +91,7 @@ class ScalingAggregate(Aggregate):
             f"lambda/{client}": _scaler_for(self.tau, distance(server.model, own, names))
             for client, own in self.newcomers.items()
         }
-        return ServerState(server.models, server.memory, {**server.values, **scalers})
+        return replace(server, values={**server.values, **scalers})
 
 
 def _scaler_for(tau: float, apart: float) -> float:

@@ -9,5 +9,5 @@ from fedssl.models.model import Model
 class FedPer(Method):
     """The encoder is shared; what lies on top of it (projector, predictor) stays with its client."""
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         return model.names_under(["encoder"])

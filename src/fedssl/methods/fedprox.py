@@ -18,8 +18,7 @@ class FedProx(FedAvg):
     def train(self, client: Client) -> Training:
         if not self.mu:
             return super().train(client)
-        shared = set(self.uploaded(client.model))
-        own = [value for name, value in client.model.named_parameters() if name in shared]
+        own = [value for name, value in client.model.named_parameters() if name in client.uploads]
         received = [value.detach().clone() for value in own]
         objective = objective_loss(client)
         return train_locally(client, loss=lambda batch: objective(batch) + proximal(own, received, self.mu))

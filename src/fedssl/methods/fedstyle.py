@@ -30,7 +30,7 @@ from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
 from fedssl.models.tuned import Tuned
 from fedssl.objectives.target import Target
-from fedssl.state import Broadcast, ClientMemory
+from fedssl.state import Broadcast, State
 
 
 class FedStyle(Method):
@@ -74,10 +74,10 @@ class FedStyle(Method):
             return content
         return Tuned(Beside(content, model.part("style.encoder")), Stylize(model.part("generator")))
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
         """Content from the server, style and generator from memory; a newcomer extracts its style first."""
-        client.start_from(broadcast.models[0], memory.state)
-        if not self.style_epochs or "style_loss" in memory.values:
+        client.start_from(broadcast.model, memory)
+        if not self.style_epochs or "style_loss" in client.notes:
             return {}
         extraction = self.extract(client)
         client.notes["style_loss"] = extraction.loss
@@ -104,9 +104,6 @@ class FedStyle(Method):
             loss=self.infused_loss(client),
             parameters=[*client.objective.trained(client.model), *generator],
         )
-
-    def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
-        return {**memory.values, **client.notes}
 
     def infused_loss(self, client: Client) -> Loss:
         """The objective on two views, + λ times the same on their features infused with the style (Eq. 3)."""

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from fedssl.methods.client import Client
-from fedssl.methods.ema import OwnModel, start_afresh, start_mixed
+from fedssl.methods.ema import OwnModel, start_from_global, start_mixed
 from fedssl.methods.method import PREDICTOR
-from fedssl.state import Broadcast, ClientMemory
+from fedssl.state import Broadcast, State
 
 
 class FedU(OwnModel):
@@ -26,10 +26,10 @@ class FedU(OwnModel):
     )
     threshold: float = Field(0.4, ge=0, description="a client further away than this keeps its own predictor")
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
-        received = broadcast.models[0]
-        if not memory.values:
-            start_afresh(client, received, memory)
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
+        received = broadcast.model
+        if not client.notes:
+            start_from_global(client, received, memory)
             return {}
         apart = self.measure(client, received, memory)
         close = apart < self.threshold

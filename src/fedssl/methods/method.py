@@ -1,15 +1,9 @@
-"""What every federated method has in common: four steps, of which a method replaces some.
-
-    server: broadcast, aggregate          client: receive, train, and what it may upload and keep
-
-A method has no state and knows nothing of processes, networks or disks. What the server knows is
-in `ServerState`, what a client knows is in `ClientMemory`; an engine carries both about.
-"""
+"""The base class of federated methods: four steps, some of which a method replaces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -23,7 +17,7 @@ from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
 from fedssl.options import Choice
-from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload
+from fedssl.state import Broadcast, ServerState, State, Upload
 
 # The papers' "encoder" W includes the projection MLP that replaces its last layer.
 ENCODER = ("encoder", "projector")
@@ -41,7 +35,23 @@ class ServerTools:
 
 
 class Method(Choice):
-    """The loop with nothing replaced is FedAvg."""
+    """A federated method; without any step replaced it is FedAvg.
+
+    A round has four steps. A method overrides those it changes:
+
+    1. `broadcast(server, client, round)`, on the server: returns the `Broadcast` for one client.
+    2. `receive(client, broadcast, memory)`, on the client: loads the model to train into `client.model`,
+       usually with `client.start_from`; returns numbers to log.
+    3. `train(client)`, on the client: trains `client.model`; returns a `Training`. The tensors that
+       `shares` names are then uploaded, and those that `keeps` names are stored on the client.
+    4. `aggregate(server, round, tools)`, on the server: returns an `Aggregate`, which takes the uploads
+       one by one and turns them into the next `ServerState`.
+
+    A method object holds options only, never the state of a run. Everything the server knows is in its
+    `ServerState`. What a client knows from earlier rounds is in `memory` (tensors) and `client.notes`
+    (numbers). Private normalisation layers (`private_norm`) need no care: the runner removes them from
+    uploads and completes broadcasts with the client's own.
+    """
 
     evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "global"  # whose encoder is the result
     pools_data: ClassVar[bool] = False  # one client holds the data of all
@@ -64,57 +74,80 @@ class Method(Choice):
 
     # --- what leaves a client, and what it keeps ---------------------------------------------
 
-    def shared(self, model: Model) -> list[str]:
-        """Tensors that leave the client. Nothing else can."""
+    def shares(self, model: Model) -> list[str]:
+        """Names of the tensors that leave the client: by default those of shared parts. No other can."""
         return model.names(Role.SHARED)
 
-    def remembered(self, model: Model) -> list[str]:
-        """Tensors that a client keeps for its next round: all it does not share."""
-        shared = set(self.shared(model))
+    def keeps(self, model: Model) -> list[str]:
+        """Names of the tensors that a client keeps for its next round: by default all it does not share."""
+        shared = set(self.shares(model))
         derived = set(model.names(Role.DERIVED))
         return [name for name in model.state_dict() if name not in shared and name not in derived]
 
     def first_server(self, shared: State) -> ServerState:
-        """The server before round 1, from the first values of what is shared."""
-        return ServerState([shared])
-
-    # --- at the edge of the client, whatever the method: normalisation layers that stay there ----
-
-    def own_norm(self, model: Model) -> list[str]:
-        """Normalisation layers, found by module type, that the client keeps though the method shares them."""
-        shared = set(self.shared(model)) if self.private_norm else set()
-        return [name for name in model.normalisation_names() if name in shared]
-
-    def uploaded(self, model: Model) -> list[str]:
-        """What in fact leaves the client: what is shared, less its own normalisation layers."""
-        own = set(self.own_norm(model))
-        return [name for name in self.shared(model) if name not in own]
-
-    def kept(self, model: Model) -> list[str]:
-        """What the client in fact keeps: what is remembered, and its own normalisation layers."""
-        return list(dict.fromkeys([*self.remembered(model), *self.own_norm(model)]))
+        """The server before round 1, given the initial values of the shared tensors."""
+        return ServerState(shared)
 
     # --- the four steps ----------------------------------------------------------------------
 
     def broadcast(self, server: ServerState, client: int, round: int) -> Broadcast:
-        """What the server sends to one client."""
-        return Broadcast(server.models)
+        """Step 1, on the server: choose what one client is sent.
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
-        """Turn the broadcast and the client's own memory into the model to train; numbers to log."""
-        client.start_from(broadcast.models[0], memory.state)
+        Args:
+            server: the state of the server, or in gossip that of the client's own node.
+            client: id of the client.
+            round: number of the round, from 1.
+
+        Returns:
+            The model or the cluster models, and numbers for this client.
+        """
+        return Broadcast(server.model, server.clusters)
+
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
+        """Step 2, on the client: load the model to train into `client.model`.
+
+        Args:
+            client: the client, with the numbers of its earlier rounds in `client.notes`.
+            broadcast: what the server sent.
+            memory: the tensors that the client kept in its last round; empty in its first.
+
+        Returns:
+            Numbers about this client for metrics.jsonl.
+        """
+        client.start_from(broadcast.model, memory)
         return {}
 
+    def reference_model(self, client: Client, broadcast: Broadcast) -> State:
+        """The received model that the client's update is measured from: by default the global model.
+
+        The runner calls it after `receive` and sets `client.received`. A method with clusters returns the
+        model of the cluster that the client chose.
+        """
+        return broadcast.model
+
     def train(self, client: Client) -> Training:
-        """Minimise the objective on local data."""
+        """Step 3, on the client: train `client.model` on local data.
+
+        Args:
+            client: the client after `receive`; `client.received` is the model that it was sent.
+                Numbers written to `client.notes` are there again in its next round.
+
+        Returns:
+            The loss, the number of steps and views, and numbers for metrics.jsonl.
+        """
         return train_locally(client)
 
-    def remember(self, client: Client, memory: ClientMemory) -> dict[str, float]:
-        """Numbers (beside the tensors of `remembered`) that the client keeps for its next round."""
-        return memory.values
-
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
-        """Begin to fold the uploads of a round into the next server state."""
+        """Step 4, on the server: start to combine the uploads of a round.
+
+        Args:
+            server: the state of the server before the round.
+            round: number of the round, from 1.
+            tools: the configured aggregation rule and server optimizer.
+
+        Returns:
+            An `Aggregate`: every upload is added to it, and `finish` returns the next server state.
+        """
         return Aggregate(server, round, tools)
 
 
@@ -135,4 +168,4 @@ class Aggregate:
         model, memory = self.tools.optimizer.step(
             self.server.model, aggregate, self.server.memory, self.round, self.tools.statistics
         )
-        return ServerState([model], memory, self.server.values)
+        return replace(self.server, model=model, memory=memory)

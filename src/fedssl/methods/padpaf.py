@@ -9,7 +9,7 @@ from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.training import Training
 from fedssl.methods.turns import Turns
 from fedssl.models.model import Model, Role
-from fedssl.state import Broadcast, ClientMemory, ServerState, Upload
+from fedssl.state import ServerState, Upload
 
 
 class PaDPaF(Turns):
@@ -18,14 +18,10 @@ class PaDPaF(Turns):
     For the paper's server set server.optimizer=adam.
     """
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         """Parameters of shared parts, by module path; buffers (statistics, power iteration) stay local."""
         buffers = {name for name, _ in model.named_buffers()}
         return [name for name in model.names(Role.SHARED) if name not in buffers]
-
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
-        client.start_from(broadcast.models[0], memory.state)
-        return client.notes  # what training notes in it is logged with the rest
 
     def train(self, client: Client) -> Training:
         return self.train_model(client, client.model)

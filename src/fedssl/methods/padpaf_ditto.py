@@ -17,7 +17,7 @@ from fedssl.methods.turns import Pull, Turns
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
-from fedssl.state import Broadcast, ClientMemory, ServerState
+from fedssl.state import ServerState
 
 
 class PaDPaFDitto(Turns):
@@ -39,12 +39,8 @@ class PaDPaFDitto(Turns):
     def personal_encoder(self, model: Model) -> nn.Module:
         return model.part("personal.encoder")
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         return [name for name, _ in model.named_parameters() if not name.startswith("personal.")]
-
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
-        client.start_from(broadcast.models[0], memory.state)
-        return client.notes
 
     def train(self, client: Client) -> Training:
         received = {name: value.to(client.device) for name, value in client.received.items()}
@@ -52,7 +48,12 @@ class PaDPaFDitto(Turns):
         first = self.train_model(client, client.model, federated)
         own = cast(Model, client.model.part("personal"))
         second = self.train_model(client, own, Pull(received, self.mu), "personal")
-        return Training(first.loss, first.steps + second.steps, first.views + second.views)
+        return Training(
+            first.loss,
+            first.steps + second.steps,
+            first.views + second.views,
+            {**first.values, **second.values},
+        )
 
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
         return Mean(server, round, tools)

@@ -14,7 +14,7 @@ class Standalone(Method):
 
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
 
-    def shared(self, model: Model) -> list[str]:
+    def shares(self, model: Model) -> list[str]:
         return []
 
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:

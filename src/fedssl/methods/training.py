@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,12 @@ from fedssl.models.model import Model
 
 @dataclass(frozen=True)
 class Training:
-    """What came of a client's local training."""
+    """The result of a client's local training."""
 
     loss: float
     steps: int
     views: int
+    values: dict[str, float] = field(default_factory=dict)  # further numbers for metrics.jsonl
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Turns(Method):
         order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
         model.train()
         beginning = client.rng(f"{purpose}/prepare")
-        client.notes |= objective.prepare(model, client.images, client.round, beginning)
+        values = objective.prepare(model, client.images, client.round, beginning)
         judged, deceived = torch.zeros((), device=client.device), torch.zeros((), device=client.device)
         steps = turns = seen = 0
 
@@ -122,11 +122,11 @@ class Turns(Method):
             client.check_deadline()
         if not turns:  # a round shorter than T_D would never train the generator
             deceived, turns = deceive(labels), 1
-        client.notes["generator_loss"] = float(deceived) / turns
+        values["generator_loss"] = float(deceived) / turns
         mean = float(judged) / steps
-        if not math.isfinite(mean + client.notes["generator_loss"]):
+        if not math.isfinite(mean + values["generator_loss"]):
             raise ClientFailure(f"loss is {mean} after {steps} steps")
-        return Training(mean, steps, seen)
+        return Training(mean, steps, seen, values)
 
     def _decayed(self, client: Client) -> TrainConfig:
         config = client.config

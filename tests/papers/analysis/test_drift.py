@@ -71,7 +71,7 @@ def test_methods_that_remember_their_model_need_no_second_training(tmp_path):
     assert all(row["d_w"] > 0 for row in found["to_global"])
     clustered = local_models(small_run(tmp_path / "b", method="featarc", **keys).path)
     for client, row in enumerate(fedssl.Run(tmp_path / "b").metrics[-1]["clients"]):
-        model = clustered.finished.server.models[row["cluster"]]
+        model = clustered.finished.server.clusters[row["cluster"]]
         assert clustered.merged[client]["encoder.conv1.weight"] is model["encoder.conv1.weight"]
 
 

@@ -95,7 +95,7 @@ def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any])
     else:
         runner, threads = simulated(text["setup"]), int(text["threads"])
     models = [unpacked(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
-    broadcast = Broadcast(models, text["values"])
+    broadcast = Broadcast.from_states(models, text["values"])
     return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads)
 
 

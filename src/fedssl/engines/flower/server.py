@@ -180,15 +180,15 @@ class GridClients:
 
     def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, Asked], Found]:
         """Tasks on their way, and those whose node left a moment ago; models for many are packed once."""
-        arrays: dict[int, tuple[list[State], list[Array]]] = {}
+        arrays: dict[int, tuple[State, Array]] = {}  # by identity of the model, which is kept alive
         sent: list[Message] = []
         asked: list[Asked] = []
         for position, task in enumerate(tasks):
-            models, node = task.broadcast.models, self.connected[task.client]
-            if id(models) not in arrays:
-                packed = [messages.array(model, self.config.wire.dtype) for model in models]
-                arrays[id(models)] = (models, packed)
-            content = messages.records(self._text(task), arrays[id(models)][1])
+            models, node = task.broadcast.states, self.connected[task.client]
+            for model in models:
+                if id(model) not in arrays:
+                    arrays[id(model)] = (model, messages.array(model, self.config.wire.dtype))
+            content = messages.records(self._text(task), [arrays[id(model)][1] for model in models])
             ttl = self.config.participation.timeout or None
             sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
             asked.append(Asked(position, task, node, self.longest if kind == messages.TRAIN else 0))
@@ -214,7 +214,7 @@ class GridClients:
 
     def _longest_upload(self) -> int:
         """Bytes of an upload with the right tensors."""
-        expected = {name: self.runner.initial[name] for name in self.runner.shared}
+        expected = {name: self.runner.initial[name] for name in self.runner.boundary.travels}
         if self.at_sites and not expected:
             raise ConfigError(f"method.name={self.config.method.name} shares nothing: no need for a server")
         longest = wire.longest(expected, self.config.wire.dtype)

@@ -81,13 +81,13 @@ def local_models(run: str | Path) -> LocalModels:
 
 def _model_of(server: ServerState, number: int) -> State:
     """The one global model, or the cluster's (FeatARC), or the node's (gossip)."""
-    return server.models[number] if len(server.models) > 1 else server.model
+    return server.states[number] if len(server.states) > 1 else server.model
 
 
 def _remembered(finished: Finished, line: dict[str, Any]) -> dict[int, State]:
     """Local models from the clients' memories; nothing if these do not hold them."""
     runner, found = finished.models.runner, {}
-    if not set(runner.backbone) <= set(runner.remembered):
+    if not set(runner.backbone) <= set(runner.boundary.stays):
         return {}
     for row in line["clients"]:
         found[row["client"]] = runner.memories.load(row["client"], line["round"]).state
@@ -105,17 +105,17 @@ def _run_again(
             f"local models of round {number} are made anew from the checkpoint of round {number - 1}, and "
             f"only {checkpoints.rounds()} are there: train with checkpoint.every=1 checkpoint.keep=2"
         )
-    if runner.remembered:
+    if runner.boundary.stays:
         raise RunError(
             f"the local models of round {number} cannot be made anew: clients remembered "
-            f"{runner.remembered[0]} and more, and the memories of the round before are not kept"
+            f"{runner.boundary.stays[0]} and more, and the memories of the round before are not kept"
         )
-    before = checkpoints.load(number - 1) if number > 1 else finished.models.first_server()
+    before = checkpoints.load(number - 1) if number > 1 else finished.models.runner.first_server()
     federation = runner.federation
     drawn = draw_clients(config.participation, federation.clients, config.seed, number)
     plan, found = planned(config, federation, number, *drawn), {}
     for client in [row["client"] for row in line["clients"]]:
-        broadcast = config.method.broadcast(config.engine.at(before, client), client, number)
+        broadcast = config.method.broadcast(before.seen_by(client), client, number)
         outcome = runner.run(Task(number, client, broadcast, threads=plan[client].threads))
         if outcome.upload is None:
             raise RunError(f"client {client} failed when round {number} was run again: {outcome.failure}")

@@ -85,7 +85,7 @@ def _states(directory: RunDir, finished: Finished) -> tuple[list[int], list[Stat
             "train with checkpoint.keep=0 checkpoint.every=1"
         )
     return [0, *rounds], [
-        finished.models.first_server().model,
+        finished.models.runner.first_server().model,
         *(checkpoints.load(number).model for number in rounds),
     ]
 
@@ -93,7 +93,7 @@ def _states(directory: RunDir, finished: Finished) -> tuple[list[int], list[Stat
 def _layers(finished: Finished) -> list[str]:
     """Trained tensors of the global model: no statistics, no counters."""
     runner = finished.models.runner
-    return [name for name, _ in runner.model.named_parameters() if name in set(runner.shared)]
+    return [name for name, _ in runner.model.named_parameters() if name in runner.uploads]
 
 
 def _flat(state: State, layers: Sequence[str]) -> Numbers:

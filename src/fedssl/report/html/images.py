@@ -83,7 +83,7 @@ def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict
     xy = project(known[:MAP], projection, run.trained.seed)
     progress(3, 4, "nearest neighbours")
     drawn = {
-        "whose": encoder.whose,
+        "whose": encoder.owner,
         "map": _map(images, owners, xy, projection, sum(map(len, run.federation.parts))),
         "strips": _strips(run, images, owners, known, features),
     }
