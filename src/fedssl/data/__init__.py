@@ -26,6 +26,7 @@ PARTITIONS = Registry(
         "feature-clusters": "fedssl.data.partition_features:FeatureClusters",
         "domain": "fedssl.data.partitions:Domain",
     },
+    base="fedssl.data.partition_base:Partition",
 )
 
 SHIFTS = Registry(
@@ -38,6 +39,7 @@ SHIFTS = Registry(
         "padpaf-cifar10": "fedssl.data.shift_padpaf:CIFARStyles",
         "padpaf-new": "fedssl.data.shift_padpaf:NewStyles",
     },
+    base="fedssl.data.shifts:Shift",
 )
 
 DATASETS = Registry(

@@ -18,4 +18,5 @@ OBJECTIVES = Registry(
         "linear-gan": "fedssl.generative.linear:LinearGAN",
         "vae": "fedssl.generative.vae:VAE",
     },
+    base="fedssl.objectives.objective:Objective",
 )
