@@ -45,7 +45,7 @@ class Step:
         self.parameters = self.config.objective.trained(self.model)
         self.optimizer = Optimizer(self.parameters, self.config.train, self.config.train.lr)
         self.images = torch.randint(0, 256, (batch, 32, 32, 3), dtype=torch.uint8)
-        self.make = Views(self.config.views, "simclr", (32, 32), 3, 0.5, 0.25, 2)
+        self.make = Views(self.config.views.resolve("simclr"), (32, 32), 3, 0.5, 0.25, 2)
         self.rng = torch.Generator().manual_seed(0)
 
     def views(self) -> list[Tensor]:

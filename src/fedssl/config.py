@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from fedssl.aggregation import AGGREGATIONS
-from fedssl.data import PARTITIONS, SHIFTS
+from fedssl.data import PARTITIONS, SHIFTS, VIEWS
 from fedssl.engines import ENGINES
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.methods import METHODS
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedssl.aggregation.server_optimizer import ServerOptimizer as Server
     from fedssl.data.partitions import Partition
     from fedssl.data.shifts import Shift
+    from fedssl.data.view_recipes import ViewRecipe
     from fedssl.engines.engine import Engine
     from fedssl.methods.method import Method
     from fedssl.objectives.objective import Objective
@@ -52,20 +53,6 @@ class DataConfig(Options):
     memory_mb: int = Field(4096, ge=1, description="larger sets are read from a memory-mapped cache")
     mean: float = Field(0.5, description="subtracted from pixels in [0,1]")
     std: float = Field(0.25, gt=0, description="pixels are divided by it")
-
-
-class ViewsConfig(Options):
-    recipe: Literal["auto", "simclr", "moco-v1", "byol", "mae", "supervised", "plain"] = Field(
-        "auto", description="augmentations; auto: the objective's own"
-    )
-    crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
-    flip: float | None = Field(
-        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's, 0 for digits"
-    )
-    jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
-    grey: float | None = Field(None, ge=0, le=1, description="chance of greyscale; none: the recipe's")
-    blur: float | None = Field(None, ge=0, le=1, description="chance of blur; none: the recipe's")
-    solarize: float | None = Field(None, ge=0, le=1, description="chance of solarize; none: the recipe's")
 
 
 class ModelConfig(Options):
@@ -236,6 +223,7 @@ def _built(path: str, section: str) -> Any:
 if not TYPE_CHECKING:
     Partition = _chosen(PARTITIONS, "partition", "scheme")
     Shift = _chosen(SHIFTS, "shift")
+    ViewRecipe = _chosen(VIEWS, "views", "recipe")
     Objective = _chosen(OBJECTIVES, "objective")
     Method = _chosen(METHODS, "method")
     Rule = _chosen(AGGREGATIONS, "aggregation")
@@ -245,6 +233,7 @@ if not TYPE_CHECKING:
 DEFAULTS: dict[str, dict[str, Any]] = {
     "partition": {"scheme": "classes"},
     "shift": {"name": "none"},
+    "views": {"recipe": "auto"},
     "objective": {"name": "simclr"},
     "method": {"name": "fedavg"},
     "aggregation": {"name": "fedavg"},
@@ -262,7 +251,7 @@ class Config(Options):
     data: DataConfig = DataConfig()
     partition: Partition
     shift: Shift
-    views: ViewsConfig = ViewsConfig()
+    views: ViewRecipe
     model: ModelConfig = ModelConfig()
     objective: Objective
     method: Method

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from fedssl.aggregation import AGGREGATIONS
 from fedssl.config import DEFAULTS, MAIN_KEY, Config
-from fedssl.data import DATASETS, PARTITIONS, SHIFTS
+from fedssl.data import DATASETS, PARTITIONS, SHIFTS, VIEWS
 from fedssl.engines import ENGINES
 from fedssl.methods import METHODS
 from fedssl.models import ENCODERS
@@ -20,6 +20,7 @@ from fedssl.registry import Registry
 CHOICES: dict[str, Registry] = {
     "partition": PARTITIONS,
     "shift": SHIFTS,
+    "views": VIEWS,
     "objective": OBJECTIVES,
     "method": METHODS,
     "aggregation": AGGREGATIONS,
@@ -44,6 +45,7 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": _summaries(DATASETS),
     "partitions": _summaries(PARTITIONS),
     "shifts": _summaries(SHIFTS),
+    "views": _summaries(VIEWS),
     "engines": _summaries(ENGINES),
     "encoders": _summaries(ENCODERS),
     "recipes": _recipes,

@@ -84,7 +84,9 @@ def _load(kind: str, path: str) -> Any:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else None
         module = module or importlib.import_module(module_name)
     except Exception as error:  # a user's file may raise anything
-        problem = str(error) if isinstance(error, ImportError | OSError) else f"{type(error).__name__}: {error}"
+        problem = (
+            str(error) if isinstance(error, ImportError | OSError) else f"{type(error).__name__}: {error}"
+        )
         raise ConfigError(f"{kind} {path!r} cannot be loaded: {problem}") from error
     if not hasattr(module, attribute):
         raise ConfigError(f"{kind} {path!r}: {module_name} has no {attribute!r}")

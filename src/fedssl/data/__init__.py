@@ -42,6 +42,20 @@ SHIFTS = Registry(
     base="fedssl.data.shifts:Shift",
 )
 
+VIEWS = Registry(
+    "view recipe",
+    {
+        "auto": "fedssl.data.view_recipes:Auto",
+        "simclr": "fedssl.data.view_recipes:SimCLRViews",
+        "moco-v1": "fedssl.data.view_recipes:MoCoV1Views",
+        "byol": "fedssl.data.view_recipes:BYOLViews",
+        "mae": "fedssl.data.view_recipes:MAEViews",
+        "supervised": "fedssl.data.view_recipes:SupervisedViews",
+        "plain": "fedssl.data.view_recipes:PlainViews",
+    },
+    base="fedssl.data.view_recipes:ViewRecipe",
+)
+
 DATASETS = Registry(
     "data set",
     {

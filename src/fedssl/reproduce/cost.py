@@ -165,8 +165,7 @@ class _Step:
         objective = config.objective
         self.optimizer = Optimizer(objective.trained(self.model), config.train, config.train.lr)
         self.views = Views(
-            config.views,
-            objective.views,
+            config.views.resolve(objective.views),
             (height, width),
             depth,
             config.data.mean,
