@@ -47,9 +47,7 @@ def test_only_the_right_kind_of_class_is_accepted(tmp_path):
     )
     assert AGGREGATIONS.get(f"{file}:Mine").__name__ == "Mine"
     for name in ("Mine", "number"):
-        with pytest.raises(
-            ConfigError, match=r"method '.*' must be a subclass of fedssl.methods.method.Method"
-        ):
+        with pytest.raises(ConfigError, match=r"must be a subclass of fedssl.methods.method.Method"):
             METHODS.get(f"{file}:{name}")
 
 

@@ -8,12 +8,31 @@ from fedssl import aggregation, data
 
 if TYPE_CHECKING:
     from fedssl.api import Run, resume, run
+    from fedssl.errors import StopRun
+    from fedssl.report.listener import Listener
     from fedssl.state import Upload
 
 __version__ = "0.1.0"
-__all__ = ["Run", "Upload", "__version__", "aggregation", "data", "resume", "run"]
+__all__ = [
+    "Listener",
+    "Run",
+    "StopRun",
+    "Upload",
+    "__version__",
+    "aggregation",
+    "data",
+    "resume",
+    "run",
+]
 
-_HOMES = {"Run": "fedssl.api", "resume": "fedssl.api", "run": "fedssl.api", "Upload": "fedssl.state"}
+_HOMES = {
+    "Listener": "fedssl.report.listener",
+    "Run": "fedssl.api",
+    "StopRun": "fedssl.errors",
+    "Upload": "fedssl.state",
+    "resume": "fedssl.api",
+    "run": "fedssl.api",
+}
 
 
 def __getattr__(name: str) -> Any:

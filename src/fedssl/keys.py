@@ -12,6 +12,7 @@ from fedssl.aggregation import AGGREGATIONS
 from fedssl.config import DEFAULTS, MAIN_KEY, Config
 from fedssl.data import DATASETS, PARTITIONS, SHIFTS, VIEWS
 from fedssl.engines import ENGINES
+from fedssl.evaluation import PROTOCOLS
 from fedssl.methods import METHODS
 from fedssl.models import ENCODERS
 from fedssl.objectives import OBJECTIVES
@@ -48,6 +49,7 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "views": _summaries(VIEWS),
     "engines": _summaries(ENGINES),
     "encoders": _summaries(ENCODERS),
+    "protocols": _summaries(PROTOCOLS),
     "recipes": _recipes,
 }
 

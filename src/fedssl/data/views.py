@@ -74,7 +74,7 @@ class Views:
     ) -> Views:
         """Views of these images; `default` is the recipe that `auto` stands for.
 
-        Where a mirror image belongs to another class (digits), images are flipped only if `views.flip` is set.
+        Where mirror images belong to other classes (digits), images are flipped only if `views.flip` is set.
         """
         resolved = recipe.resolve(default)
         fitting = resolved if images.mirrored else resolved.without_flips()
@@ -108,7 +108,8 @@ class Views:
         if not isinstance(view, Tensor) or not view.is_floating_point() or list(view.shape) != expected:
             found = f"{view.dtype} {list(view.shape)}" if isinstance(view, Tensor) else type(view).__name__
             raise DataError(
-                f"views.recipe={recipe.recipe}: augment must return floating-point images {expected}, not {found}"
+                f"views.recipe={recipe.recipe}: augment must return floating-point images {expected}, "
+                f"not {found}"
             )
         normalised = (view.float() - self.mean) / self.std
         return normalised.contiguous(memory_format=torch.channels_last)

@@ -16,13 +16,14 @@ from fedssl.data.scenes import Scene, Scenes
 from fedssl.data.sets import to_channels
 from fedssl.errors import ConfigError, DataError, RunError
 from fedssl.evaluation.detector import build_detector
+from fedssl.evaluation.loaded import LoadedRun
+from fedssl.evaluation.protocol import Protocol
 from fedssl.report.progress import bar
 from fedssl.rng import derive, torch_rng
 
 if TYPE_CHECKING:
     from fedssl.config import DetectionConfig
     from fedssl.data.sets import Progress
-    from fedssl.evaluation.protocols import Finished
 
 DECAYS = (2 / 3, 8 / 9)  # 60,000 and 80,000 of the 90,000 steps of the 1× schedule
 WARM_UP = 1000  # steps at most
@@ -31,24 +32,28 @@ SURE = 0.5  # a pixel belongs to a mask if the network gives it this probability
 Tensors = dict[str, Tensor]
 
 
-def detection(run: Finished) -> dict[str, Any]:
+class Detection(Protocol):
     """The encoder as backbone of Mask R-CNN with FPN, beside the same from scratch: box and mask AP."""
-    options, data = run.config.detection, run.config.data
-    train, test = load(options, run.trained.data.root)
-    labelled = train.some(max(1, round(options.labels * len(train))), run.config.seed, "labelled")
-    tuning = Tuning(options, run.federation.train.channels, data.mean, data.std, run.config.seed, run.device)
-    own = run.models.exported(run.server, run.memory_rounds)
-    with bar() as progress:
-        # One after the other: all encoders take turns in one module.
-        found = fine_tune(own.module, labelled, test, tuning, progress)
-        scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
-    return {
-        "protocol": "detection",
-        "model": own.whose,
-        "images": f"{train.name}: {len(labelled)} labelled of {len(train)} train, {len(test)} test",
-        **found,
-        "untrained": {kind: numbers for kind, numbers in scratch.items() if kind != "per_class"},
-    }
+
+    def evaluate(self, run: LoadedRun) -> dict[str, Any]:
+        options, data = run.config.detection, run.config.data
+        train, test = load(options, run.trained.data.root)
+        labelled = train.some(max(1, round(options.labels * len(train))), run.config.seed, "labelled")
+        tuning = Tuning(
+            options, run.federation.train.channels, data.mean, data.std, run.config.seed, run.device
+        )
+        own = run.models.exported(run.server, run.memory_rounds)
+        with bar() as progress:
+            # One after the other: all encoders take turns in one module.
+            found = fine_tune(own.module, labelled, test, tuning, progress)
+            scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
+        return {
+            "protocol": "detection",
+            "model": own.whose,
+            "images": f"{train.name}: {len(labelled)} labelled of {len(train)} train, {len(test)} test",
+            **found,
+            "untrained": {kind: numbers for kind, numbers in scratch.items() if kind != "per_class"},
+        }
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,6 @@ class Models:
         # Clients that keep their normalisation layers have no model in common, whatever the method.
         self.one_for_all = self.method.evaluates == "global" and not self.method.private_norm
 
-    def first_server(self) -> ServerState:
-        """The server before round 1: what is shared, at its first values."""
-        return self.method.first_server({name: self.runner.initial[name] for name in self.runner.shared})
-
     def encoders(
         self, server: ServerState, memory_rounds: Mapping[int, int], limit: int
     ) -> Iterator[tuple[str, nn.Module]]:
