@@ -50,7 +50,7 @@ def resume(path: str | Path, listener: Listener) -> RunDir:
 
 
 def with_machine_defaults(config: Config) -> Config:
-    """The config with threads and workers of this machine filled in, so that another machine can repeat it."""
+    """The config with the threads of this machine filled in, so that another machine can repeat the run."""
     return config.model_copy(update={"engine": config.engine.with_machine_defaults(os.cpu_count() or 1)})
 
 

@@ -222,7 +222,7 @@ def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
     """What drift is measured of is what the clients uploaded."""
     run = small_run(tmp_path / "a", **{**SHARED, "rounds": 1})
     found = local_models(run.path)
-    first = found.finished.models.first_server().model
+    first = found.finished.live.first_server().model
     for row, threads in zip(run.metrics[0]["clients"], [2, 1, 1, 1, 1], strict=True):
         with with_threads(threads):  # norms, too, depend on them
             apart = layer_distances(first, found.local[row["client"]], found.layers)

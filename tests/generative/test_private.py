@@ -18,7 +18,6 @@ from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.tasks import Task
-from fedssl.evaluation.models import Models
 from fedssl.methods.client import Client
 from fedssl.methods.padpaf import PaDPaF
 from fedssl.models.model import Model
@@ -69,7 +68,7 @@ def two_rounds(config: Config, folder: Path) -> Iterator[tuple[ServerState, Serv
     images = federation.train
     network = build_network(config, images.size, images.channels, len(images.classes))
     runner = ClientRunner(config, federation, network, MemoryStore(folder, 64))
-    server = Models(runner).first_server()
+    server = runner.config.method.first_server({name: runner.initial[name] for name in runner.shared})
     aggregate = config.method.aggregate(server, 1, server_tools(config, runner.model))
     left = {}
     for client in range(2):

@@ -16,7 +16,6 @@ from fedssl.data.federation import federate
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.tasks import Task
-from fedssl.evaluation.models import Models
 from fedssl.generative.adversarial import players
 from fedssl.methods.client import Client
 from fedssl.methods.method import ServerTools
@@ -31,7 +30,7 @@ def a_client(folder: Path, round: int = 1, **keys: Any) -> Client:
     federation = federate(config)
     network = build_network(config, federation.train.size, 1, 10)
     runner = ClientRunner(config, federation, network, MemoryStore(folder, 64))
-    server = Models(runner).first_server()
+    server = runner.config.method.first_server({name: runner.initial[name] for name in runner.shared})
     task = Task(round, 0, config.method.broadcast(server, 0, round))
     client = runner.client(task)
     config.method.receive(client, task.broadcast, runner.memories.load(0, 0))

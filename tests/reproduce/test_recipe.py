@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedssl.errors import ConfigError
-from fedssl.evaluation.protocols import PROTOCOLS
+from fedssl.evaluation import PROTOCOLS
 from fedssl.reproduce.cells import cells
 from fedssl.reproduce.files import folder, recipe_files
 from fedssl.reproduce.recipe import Measure, Recipe, comparisons, load, titles

@@ -73,7 +73,8 @@ class Semi(Protocol):
         if options.labels:
             if options.labels > run.trained.data.holdout:
                 raise ConfigError(
-                    f"semi.labels={options.labels}: only {run.trained.data.holdout} was held out (data.holdout)"
+                    f"semi.labels={options.labels}: only {run.trained.data.holdout} was held out "
+                    "(data.holdout)"
                 )
             share = options.labels * len(federation.train) / len(labelled)
             labelled = labelled.subset(subset(labelled.y, share, run.config.seed))

@@ -35,7 +35,8 @@ class Generalization(Protocol):
         train, test = _labelled(run)
         if train.domain is None or test.domain is None:
             raise DataError(
-                f"generalization needs the style of each image, and {train.name} has none: use --protocol linear"
+                f"generalization needs the style of each image, and {train.name} has none: "
+                "use --protocol linear"
             )
         names = {style: train.domains[style] for style in _numbers(train.domain)}
         probers = [run.prober(_of_style(train, style), _of_style(test, style)) for style in names]
