@@ -21,7 +21,7 @@ import numpy as np
 
 from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config, load
-from fedssl.experiment import run, settled
+from fedssl.experiment import run, with_machine_defaults
 from fedssl.listener import Listener, RunInfo
 
 Tick = Callable[[], None]
@@ -171,4 +171,4 @@ def config_of(file: Path, **overrides: Any) -> Config:
         "probe.protocol": "none",
     }
     settings |= {key.replace("__", "."): value for key, value in overrides.items()}
-    return settled(load(None, settings))
+    return with_machine_defaults(load(None, settings))

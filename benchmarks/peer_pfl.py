@@ -27,7 +27,7 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from fedssl.data.options import ViewsConfig
+from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
 from fedssl.models.heads import projected
 from fedssl.models.model import Model
@@ -73,7 +73,7 @@ def simulate(work: dict[str, Any], tick: Callable[[], None]) -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     network: Model = torch.load(f"{work['folder']}/model.pt", weights_only=False)
     model = SimCLR(network.to(memory_format=torch.channels_last), work["temperature"]).train()
-    make = Views(ViewsConfig(), "simclr", (32, 32), 3, work["mean"], work["std"])
+    make = Views(build_recipe("simclr"), (32, 32), 3, work["mean"], work["std"])
     rng, owned = torch.Generator().manual_seed(0), {}
     parts = np.array_split(np.load(f"{work['folder']}/images.npz")["x"], work["clients"])
     for client, images in enumerate(parts):

@@ -203,9 +203,9 @@ def against_pfl(options: argparse.Namespace, folder: Path, what: str) -> Ratio:
     from pacing import in_turns, ratio, whole_run
 
     from fedssl.config import load
-    from fedssl.experiment import settled
+    from fedssl.experiment import with_machine_defaults
 
-    ours = settled(load(folder / "config.toml", {"rounds": 1000}))  # as many as are asked for
+    ours = with_machine_defaults(load(folder / "config.toml", {"rounds": 1000}))  # as many as are asked for
     work = work_of(folder)
     plays = {"fedssl": whole_run(ours, folder / "paced"), "pfl": partial(pfl_rounds, work)}
     seconds = in_turns(plays, options.rounds)

@@ -17,9 +17,9 @@ from ratios import Ratio, report
 from torch import Tensor
 from torchvision.transforms import v2
 
-from fedssl.data.options import ViewsConfig
 from fedssl.data.pixels import kernel_size
-from fedssl.data.views import View, Views
+from fedssl.data.view_recipes import View, build_recipe
+from fedssl.data.views import Views
 from fedssl.rng import torch_rng
 
 MEAN, STD = 0.5, 0.25
@@ -53,7 +53,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 def compare(name: str, images: Tensor, repeats: int) -> tuple[float, float]:
     """Milliseconds of ours and of torchvision's for two views of the batch."""
     side = images.shape[1]
-    views, rng = Views(ViewsConfig(), name, (side, side), 3, MEAN, STD), torch_rng(0, "benchmark")
+    views, rng = Views(build_recipe(name), (side, side), 3, MEAN, STD), torch_rng(0, "benchmark")
     transforms = [torchvision_view(view, side) for view in views.views]
     single = images.permute(0, 3, 1, 2).contiguous()
 

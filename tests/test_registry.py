@@ -3,7 +3,9 @@ import sys
 
 import pytest
 
+from fedssl.aggregation import AGGREGATIONS
 from fedssl.errors import ConfigError
+from fedssl.methods import METHODS
 from fedssl.registry import Registry
 
 
@@ -36,3 +38,22 @@ def test_summaries_come_from_the_source_without_an_import():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "the further apart" in said
+
+
+def test_only_the_right_kind_of_class_is_accepted(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from fedssl.aggregation.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n\n\nnumber = 3\n"
+    )
+    assert AGGREGATIONS.get(f"{file}:Mine").__name__ == "Mine"
+    for name in ("Mine", "number"):
+        with pytest.raises(ConfigError, match=r"must be a subclass of fedssl.methods.method.Method"):
+            METHODS.get(f"{file}:{name}")
+
+
+def test_a_file_that_does_not_run_is_an_error_that_names_it(tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0\n")
+    for _ in range(2):  # nothing of a broken module stays behind
+        with pytest.raises(ConfigError, match=r"broken.py:Mine' cannot be loaded: ZeroDivisionError"):
+            METHODS.get(f"{file}:Mine")

@@ -98,9 +98,9 @@ def test_the_encoder_loads_into_timm_without_fedssl(run, tmp_path):
 
 
 def test_the_exported_encoder_is_the_one_that_was_probed(run):
-    from fedssl.evaluation.protocols import bring_back
+    from fedssl.evaluation.loaded import load_run
 
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     encoder = finished.models.exported(finished.server, finished.memory_rounds).module
     for name, value in encoder.state_dict().items():
         assert torch.equal(value, run.encoder.state_dict()[name]), name

@@ -15,15 +15,34 @@ from typing import TYPE_CHECKING
 from fedssl import aggregation, data
 from fedssl._version import __version__
 
-__all__ = ["Run", "Upload", "__version__", "aggregation", "data", "resume", "run"]
+__all__ = [
+    "Listener",
+    "Run",
+    "StopRun",
+    "Upload",
+    "__version__",
+    "aggregation",
+    "data",
+    "resume",
+    "run",
+]
 
 if TYPE_CHECKING:
     from fedssl.api import Run, resume, run
+    from fedssl.errors import StopRun
+    from fedssl.listener import Listener
     from fedssl.state import Upload
 else:
     # Import PyTorch only when something that needs it is asked for: `fedssl --help` answers at once. Type
     # checkers do not see this function: they would accept any misspelled name.
-    _MODULES = {"Run": "fedssl.api", "resume": "fedssl.api", "run": "fedssl.api", "Upload": "fedssl.state"}
+    _MODULES = {
+        "Listener": "fedssl.listener",
+        "Run": "fedssl.api",
+        "StopRun": "fedssl.errors",
+        "Upload": "fedssl.state",
+        "resume": "fedssl.api",
+        "run": "fedssl.api",
+    }
 
     def __getattr__(name):
         if name not in _MODULES:

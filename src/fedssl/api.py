@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from torch import nn
 
 from fedssl import experiment
 from fedssl.config import Config, load
-from fedssl.evaluation.protocols import evaluate
+from fedssl.evaluation.protocol import evaluate
 from fedssl.listener import Listener, Listeners
 from fedssl.models.describe import rebuild
 from fedssl.report.console import ConsoleListener
@@ -52,7 +52,16 @@ class Run:
         return module.eval()
 
     def probe(self, protocol: str = "linear", **options: Any) -> dict[str, Any]:
-        """One of the protocols of `fedssl eval`; options are config keys: `**{"probe.form": "epochs"}`."""
+        """Evaluate the run.
+
+        Args:
+            protocol: a name in `fedssl list protocols`, or a class of yours: "./file.py:Class".
+            **options: config keys, such as `**{"probe.form": "epochs"}`, and the protocol's own fields as
+                `protocol.KEY`.
+
+        Returns:
+            What the protocol found; it is also appended to evaluations.jsonl.
+        """
         return evaluate(self.directory, protocol, options)
 
     def __repr__(self) -> str:
@@ -64,22 +73,39 @@ def run(
     *,
     out: str | Path | None = None,
     quiet: bool = False,
+    listeners: Sequence[Listener] = (),
     **overrides: Any,
 ) -> Run:
-    """Train. `config` is a TOML file or a mapping; sections and keys follow as keyword arguments:
+    """Train a federation and probe its encoder.
 
-    fedssl.run(objective="byol", method={"name": "fedema", "tau": 0.5}, rounds=50, **{"train.lr": 0.1})
+    Args:
+        config: a TOML file, a mapping, or a `Config`.
+        out: the run's folder; default: runs/DATA-OBJECTIVE-METHOD.
+        quiet: print nothing.
+        listeners: callbacks, called in this order after those of the console and of trackers.
+        **overrides: sections and keys, such as `rounds=50`, `method={"name": "fedema", "tau": 0.5}` or
+            `**{"train.lr": 0.1}`.
+
+    Returns:
+        The finished run.
     """
     settings = config.to_dict() if isinstance(config, Config) else config
-    directory = experiment.run(load(settings, overrides), out, listeners(quiet))
+    directory = experiment.run(load(settings, overrides), out, all_listeners(quiet, listeners))
     return Run(directory.path)
 
 
-def resume(path: str | Path, *, quiet: bool = False) -> Run:
-    """Go on where a run was stopped."""
-    return Run(experiment.resume(path, listeners(quiet)).path)
+def resume(path: str | Path, *, quiet: bool = False, listeners: Sequence[Listener] = ()) -> Run:
+    """Continue a run from its last checkpoint; a run that has finished is left as it is.
+
+    Args:
+        path: the run's folder.
+        quiet: print nothing.
+        listeners: callbacks; those that were given to `run` are not stored, so pass them again.
+    """
+    return Run(experiment.resume(path, all_listeners(quiet, listeners)).path)
 
 
-def listeners(quiet: bool) -> Listener:
+def all_listeners(quiet: bool, own: Sequence[Listener] = ()) -> Listener:
+    """The console's and the trackers' listeners, then the user's."""
     shown: list[Listener] = [] if quiet else [ConsoleListener()]
-    return Listeners([*shown, TensorBoard(), WeightsAndBiases()])
+    return Listeners([*shown, TensorBoard(), WeightsAndBiases(), *own])

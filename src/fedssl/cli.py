@@ -113,12 +113,15 @@ def _resume(options: argparse.Namespace) -> None:
 def _eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="data.*, probe.*, semi.*, detection.*, device"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="data.*, probe.*, semi.*, detection.*, device, protocol.*",
     )
     parser.add_argument(
         "--protocol",
         default="linear",
-        help="knn, linear, semi, transfer, generalization, personal, style or detection",
+        help="a name in `fedssl list protocols`, or a class of yours: ./file.py:Class (default linear)",
     )
 
 
@@ -127,18 +130,12 @@ def _eval(options: argparse.Namespace) -> None:
 
     from fedssl.api import Run
     from fedssl.config import parse_overrides
-    from fedssl.report.console import class_table, final_table, style_table
-    from fedssl.report.detection import detection_table
+    from fedssl.report.console import evaluation_tables
 
     found = Run(options.run).probe(options.protocol, **parse_overrides(options.overrides))
     console = Console(highlight=False)
-    if found["protocol"] == "detection":
-        console.print(detection_table(found))
-        return
-    console.print(final_table([found]))
-    if found.get("styles"):
-        console.print(style_table(found))
-    console.print(class_table(found))
+    for table in evaluation_tables(found):
+        console.print(table)
 
 
 # --- reproduce ------------------------------------------------------------------------------------
@@ -227,7 +224,7 @@ def _list(options: argparse.Namespace) -> None:
 
 COMMANDS = {
     "run": Command("train a federation and probe its encoder", _run_arguments, _run),
-    "resume": Command("go on where a run was stopped", _resume_arguments, _resume),
+    "resume": Command("continue a run from its last checkpoint", _resume_arguments, _resume),
     "eval": Command("evaluate the encoder of a run", _eval_arguments, _eval),
     **looking.COMMANDS,
     "reproduce": Command("run a table or figure of a paper", _reproduce_arguments, _reproduce),

@@ -22,9 +22,10 @@ from fedssl.registry import Registry, load_object
 if TYPE_CHECKING:
     from fedssl.aggregation.rule import Rule
     from fedssl.aggregation.server_optimizer import ServerOptimizer
-    from fedssl.data.options import DataConfig, ViewsConfig
+    from fedssl.data.options import DataConfig
     from fedssl.data.partitions import Partition
     from fedssl.data.shifts import Shift
+    from fedssl.data.view_recipes import ViewRecipe
     from fedssl.engines.engine import Engine
     from fedssl.engines.options import CheckpointConfig, ParticipationConfig, WireConfig
     from fedssl.evaluation.options import DetectionConfig, ProbeConfig, SemiConfig
@@ -71,7 +72,7 @@ SECTIONS = {
     "data": Section("fedssl.data.options:DataConfig", "name"),
     "partition": Section("fedssl.data:PARTITIONS", "scheme", "classes"),
     "shift": Section("fedssl.data:SHIFTS", "name", "none"),
-    "views": Section("fedssl.data.options:ViewsConfig", "recipe"),
+    "views": Section("fedssl.data:VIEWS", "recipe", "auto"),
     "model": Section("fedssl.models.options:ModelConfig", "encoder"),
     "objective": Section("fedssl.objectives:OBJECTIVES", "name", "simclr"),
     "method": Section("fedssl.methods:METHODS", "name", "fedavg"),
@@ -106,7 +107,7 @@ def _section(name: str) -> Any:
 
 # To the type checker these are the classes themselves; at run time they are found by name.
 if not TYPE_CHECKING:
-    DataConfig, ViewsConfig, ModelConfig = _section("data"), _section("views"), _section("model")
+    DataConfig, ViewRecipe, ModelConfig = _section("data"), _section("views"), _section("model")
     Partition, Shift = _section("partition"), _section("shift")
     Objective, Method, TrainConfig = _section("objective"), _section("method"), _section("train")
     Rule, ServerOptimizer = _section("aggregation"), _section("server")
@@ -125,7 +126,7 @@ class Config(Options):
     data: DataConfig
     partition: Partition
     shift: Shift
-    views: ViewsConfig
+    views: ViewRecipe
     model: ModelConfig
     objective: Objective
     method: Method

@@ -26,6 +26,10 @@ class RunError(FedsslError):
     """A run cannot go on, be resumed or be evaluated."""
 
 
+class StopRun(Exception):
+    """Raised in `Listener.round` to end training after that round; its text says why."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'; did you mean simclr' for a near miss, else the list of what exists."""
     names = sorted(known)

@@ -15,34 +15,32 @@ from fedssl.allocator import freed_memory_kept
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
-from fedssl.engines.checkpoint import Checkpoints
+from fedssl.engines.live import ServerRun
 from fedssl.engines.loop import RoundReport
-from fedssl.engines.runner import ClientRunner, build_network
-from fedssl.errors import ConfigError, DataError
+from fedssl.errors import ConfigError, DataError, StopRun
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import described
 from fedssl.rundir import RunDir
-from fedssl.state import ServerState
 from fedssl.threads import with_threads
 
 
 def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
     """A new run in `out` (default: runs/DATA-OBJECTIVE-METHOD-N)."""
-    config = settled(config)
+    config = with_machine_defaults(config)
     directory = RunDir.create(out or free_path(config), config)
     try:
         Experiment(directory, config, listener).execute()
     except (ConfigError, DataError):
-        directory.discard()  # the same command, put right, shall not find a run in its way
+        directory.discard()  # so that the corrected command can use the same folder
         raise
     return directory
 
 
 def resume(path: str | Path, listener: Listener) -> RunDir:
-    """Go on where a run was stopped; a finished one is left as it is."""
+    """Continue a run from its last checkpoint; a finished one is left as it is."""
     directory = RunDir.open(path)
     if directory.result_file.exists():
         listener.note(f"{path} has finished already")
@@ -51,13 +49,13 @@ def resume(path: str | Path, listener: Listener) -> RunDir:
     return directory
 
 
-def settled(config: Config) -> Config:
-    """The config with what depends on this machine written out, so that it can be run again elsewhere."""
-    return config.model_copy(update={"engine": config.engine.settled(os.cpu_count() or 1)})
+def with_machine_defaults(config: Config) -> Config:
+    """The config with the threads of this machine filled in, so that another machine can repeat the run."""
+    return config.model_copy(update={"engine": config.engine.with_machine_defaults(os.cpu_count() or 1)})
 
 
 def free_path(config: Config) -> Path:
-    """runs/digits-simclr-fedavg, or with the first free number behind it."""
+    """runs/digits-simclr-fedavg, or with the first free number appended."""
     name = f"{config.data.name}-{config.objective.name}-{config.method.name}".replace("/", "_").replace(
         ":", "_"
     )
@@ -87,62 +85,64 @@ class Experiment:
 
     def _set_up(self) -> None:
         config, directory = self.config, self.directory
-        self.federation = config.engine.federation(config, self.listener.progress)
-        images = self.federation.train
-        network = build_network(config, images.size, images.channels, len(images.classes))
-        self.encoder = network.encoder
-        self.memories = config.engine.memories(directory.memories)
-        self.runner = ClientRunner(config, self.federation, network, self.memories)
+        self.live = ServerRun(config, directory.checkpoints, config.checkpoint.keep, self.listener.progress)
+        self.federation, runner = self.live.federation, self.live.runner
         if config.engine.sees_clients:
-            self.runner.views.get_ready(self.listener.progress)
-        self.models = Models(self.runner)
-        self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self.memories)
+            runner.views.get_ready(self.listener.progress)
+        self.models = Models(runner)
+        images = self.federation.train
         self.prober = make_prober(
-            images, self.federation.test, config.data, config.probe, self.runner.device, config.seed
+            images, self.federation.test, config.data, config.probe, runner.device, config.seed
         )
-        self.spread = Spread.over(self.federation, config.data, self.runner.device)
+        self.spread = Spread.over(self.federation, config.data, runner.device)
         self.distance = _distance(self.federation) if config.engine.sees_clients else None
         directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
 
     def _train(self) -> None:
-        config = self.config
-        start, server = self.checkpoints.latest() or (0, self.runner.first_server())
+        start = self.live.round
         self.directory.rewind(start)
         self.listener.started(self._info(start))
-        clients = config.engine.clients(config, self.runner, self.federation)
-        try:
-            loop = config.engine.loop(config, self.runner, self.federation, clients)
-            loop.memory_rounds = self.memories.rewind(start)
-            self.loop, self.server = loop, server
-            self.server = loop.run(server, start, self._after_round)
-            self.checkpoints.wait()
-        finally:
-            clients.close()
+        if not self._stopped():  # else only the probes are missing
+            self.live.train(self._after_round)
 
-    def _after_round(self, report: RoundReport, server: ServerState) -> None:
+    def _stopped(self) -> str:
+        """Why a listener ended training after the last round (empty: none did)."""
+        lines = self.directory.metrics()
+        return str(lines[-1].get("stopped", "")) if lines else ""
+
+    def _after_round(self, report: RoundReport) -> bool:
+        """Probe, report and save a round; whether a listener stops the run."""
         config, number = self.config, report.round
-        self.server = server
-        line = {**report.line(), **self._monitor(number)}
+        line = {**report.line(), **self._monitor(number, last=number == config.rounds)}
+        stopped = ""
+        try:
+            self.listener.round(line)
+        except StopRun as reason:
+            stopped = str(reason) or "by a listener"
+            if "probe" not in line:
+                line |= self._monitor(number, last=True)
+            line["stopped"] = stopped
+            self.listener.note(f"stopped after round {number}: {stopped}")
         self.directory.append(line)
-        self.listener.round(line)
-        if number % config.checkpoint.every == 0 or number == config.rounds:
-            self.checkpoints.save(number, server, self.loop.memory_rounds)
+        if number % config.checkpoint.every == 0 or number == config.rounds or stopped:
+            self.live.save()
+        return bool(stopped)
 
-    def _monitor(self, number: int) -> dict[str, Any]:
+    def _monitor(self, number: int, last: bool) -> dict[str, Any]:
         """The probe of a round: kNN (with labels) and spread of the encoders that the method answers for.
 
         The last round has at least the spread: every run says whether its encoder has collapsed.
         """
         every = self.config.probe.every
         due = bool(every) and number % every == 0
-        if not len(self.federation.train) or (not due and number < self.config.rounds):
+        if not len(self.federation.train) or (not due and not last):
             return {}
         began = time.monotonic()
         with with_threads(self.config.engine.all_threads):  # no client trains at this moment
             numbers = self.models.each(
                 self.prober.monitor if due and self.prober is not None else self.spread.measure,
-                self.server,
-                self.loop.memory_rounds,
+                self.live.server,
+                self.live.memory_rounds,
                 self.config.probe.clients,
             )
         mean = {name: sum(each[name] for each in numbers) / len(numbers) for name in numbers[0]}
@@ -156,11 +156,13 @@ class Experiment:
         if config.engine.sees_clients:
             self._draw_partition()
         probes = self._final_probes()
-        encoder = self.models.exported(self.server, self.loop.memory_rounds)
+        encoder = self.models.exported(self.live.server, self.live.memory_rounds)
         images = self.federation.train
         directory.write_encoder(
             {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
-            described(self.encoder, config.data.mean, config.data.std, images.size, images.channels)
+            described(
+                self.live.network.encoder, config.data.mean, config.data.std, images.size, images.channels
+            )
             | {"trained": encoder.owner},
         )
         rounds = [(line["seconds"], line["views"], len(line["failed"])) for _, line in directory.lines()]
@@ -168,7 +170,8 @@ class Experiment:
         result = {
             "probes": probes,
             "why_no_probes": Prober.why_not(images, self.federation.test) if self.prober is None else "",
-            "rounds": config.rounds,
+            "rounds": self.live.round,
+            "stopped": self._stopped(),
             "failures": failures,
             "views_per_second": views / seconds if seconds else 0.0,
             "seconds": seconds,
@@ -182,11 +185,15 @@ class Experiment:
     def _final_probes(self) -> list[dict[str, Any]]:
         if self.prober is None or self.config.probe.protocol == "none":
             return []
-        self.listener.note("probing the encoder and, beside it, the untrained one")
+        self.listener.note("probing the trained and the untrained encoder")
         protocols = ["knn"] if self.config.probe.protocol == "knn" else ["linear", "knn"]
         protocols += ["classifier"] if self.models.classifies else []
         return self.models.probe(
-            self.prober, protocols, self.server, self.loop.memory_rounds, self.config.probe.clients
+            self.prober,
+            protocols,
+            self.live.server,
+            self.live.memory_rounds,
+            self.config.probe.clients,
         )
 
     def _draw_partition(self) -> None:
@@ -197,15 +204,15 @@ class Experiment:
         save_picture(self.directory.picture, self.federation.parts, labels, images.classes)
 
     def _info(self, start: int) -> RunInfo:
-        images, model = self.federation.train, self.runner.model
+        images, runner = self.federation.train, self.live.runner
         return RunInfo(
             config=self.config,
             path=self.directory.path,
             federation=self.federation,
             earth_movers_distance=self.distance,
-            encoder_parameters=sum(p.numel() for p in model.part("encoder").parameters()),
-            shared_parameters=sum(self.runner.initial[name].numel() for name in self.runner.boundary.travels),
-            device=str(self.runner.device),
+            encoder_parameters=sum(p.numel() for p in runner.model.part("encoder").parameters()),
+            shared_parameters=sum(runner.initial[name].numel() for name in runner.boundary.travels),
+            device=str(runner.device),
             start=start,
             warnings=images.warnings + (self.federation.test.warnings if self.federation.test else ()),
         )

@@ -1,4 +1,4 @@
-"""What a run tells the world outside while it goes on."""
+"""Callbacks: how a run reports its progress."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
+from fedssl.errors import StopRun
 
 
 @dataclass(frozen=True)
@@ -27,29 +28,60 @@ class RunInfo:
 
 
 class Listener:
-    """Hears of everything and does nothing: what `--quiet` shows."""
+    """Base class of callbacks. Every method does nothing; override those of interest.
+
+    Pass instances to `fedssl.run(..., listeners=[...])` or `fedssl.resume(..., listeners=[...])`. They are
+    called in the process of the server, in this order: `progress`, `started`, `round` after every round,
+    `finished`, `close`; `note` at any time.
+    """
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """Long work before the first round."""
+        """Called repeatedly during long work before the first round.
+
+        Args:
+            done: units of work done so far.
+            total: units in all.
+            what: what is being done, such as "decoding".
+        """
 
     def started(self, info: RunInfo) -> None:
-        """The first round is about to begin (or the first after a resume)."""
+        """Called once, before the first round (of a resumed run: the first round that is left).
+
+        Args:
+            info: config, folder, images and model sizes of the run.
+        """
 
     def round(self, line: dict[str, Any]) -> None:
-        """A round ended; `line` is what metrics.jsonl has of it."""
+        """Called after every round. Raise `fedssl.StopRun(reason)` to end training after this round.
+
+        The run then finishes as usual, with its final probes, encoder and result.json.
+
+        Args:
+            line: what metrics.jsonl records of the round: round, loss, clients, failed, seconds, and `probe`
+                (knn, feature_std) in rounds that are probed.
+        """
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Called with a message that deserves a line of its own, such as a warning.
+
+        Args:
+            text: the message.
+        """
 
     def finished(self, result: dict[str, Any], path: Path) -> None:
-        """The run is complete."""
+        """Called once, after the final probes.
+
+        Args:
+            result: the contents of result.json.
+            path: the folder of the run.
+        """
 
     def close(self) -> None:
-        """The run ended, one way or the other."""
+        """Called last, also when the run failed or was interrupted: release what the listener holds."""
 
 
 class Listeners(Listener):
-    """Several that hear the same."""
+    """Passes every call on to several listeners."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
@@ -63,8 +95,15 @@ class Listeners(Listener):
             listener.started(info)
 
     def round(self, line: dict[str, Any]) -> None:
+        """All listeners get the round, also if one of them stops the run."""
+        stop = None
         for listener in self.listeners:
-            listener.round(line)
+            try:
+                listener.round(line)
+            except StopRun as reason:
+                stop = stop or reason
+        if stop is not None:
+            raise stop
 
     def note(self, text: str) -> None:
         for listener in self.listeners:

@@ -20,10 +20,17 @@ from fedssl.errors import ConfigError, did_you_mean
 
 
 class Registry:
-    """A named set of import paths (or objects), one for each kind of exchangeable part."""
+    """A named set of import paths (or objects), one for each kind of exchangeable part.
 
-    def __init__(self, kind: str, entries: dict[str, str]) -> None:
+    Args:
+        kind: what the entries are, for error messages.
+        entries: import paths by name.
+        base: import path of the class that every entry must be a subclass of; empty: anything is accepted.
+    """
+
+    def __init__(self, kind: str, entries: dict[str, str], base: str = "") -> None:
         self.kind = kind
+        self.base = base
         self._entries: dict[str, Any] = dict(entries)
 
     def __iter__(self) -> Iterator[str]:
@@ -41,10 +48,20 @@ class Registry:
             raise ConfigError(f"unknown {self.kind} {name!r}: {did_you_mean(name, self._entries)}")
 
     def get(self, name: str) -> Any:
-        """The thing itself; its module is imported now."""
+        """The thing itself; its module is imported now.
+
+        Raises:
+            ConfigError: the name is unknown, cannot be loaded, or is not a subclass of `base`.
+        """
         self.check(name)
         entry = self._entries.get(name, name)
-        return load_object(self.kind, entry) if isinstance(entry, str) else entry
+        thing = load_object(self.kind, entry) if isinstance(entry, str) else entry
+        if self.base:
+            base = load_object(self.kind, self.base)
+            if not (isinstance(thing, type) and issubclass(thing, base)):
+                expected = self.base.replace(":", ".")
+                raise ConfigError(f"{self.kind} {name!r} must be a subclass of {expected}")
+        return thing
 
     def summary(self, name: str) -> str:
         """The first line of its docstring, read from the source: nothing is imported."""
@@ -67,8 +84,11 @@ def load_object(kind: str, path: str) -> Any:
     try:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else None
         module = module or importlib.import_module(module_name)
-    except (ImportError, OSError) as error:
-        raise ConfigError(f"{kind} {path!r} cannot be loaded: {error}") from error
+    except Exception as error:  # a user's file may raise anything
+        problem = (
+            str(error) if isinstance(error, ImportError | OSError) else f"{type(error).__name__}: {error}"
+        )
+        raise ConfigError(f"{kind} {path!r} cannot be loaded: {problem}") from error
     if not hasattr(module, attribute):
         raise ConfigError(f"{kind} {path!r}: {module_name} has no {attribute!r}")
     return getattr(module, attribute)
@@ -82,6 +102,10 @@ def _load_file(file: Path) -> Any:
         if spec is None or spec.loader is None:
             raise ImportError(f"{file} is not a Python file")
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[name] = module
+        sys.modules[name] = module  # before it runs: pydantic and dataclasses look annotations up here
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
     return sys.modules[name]

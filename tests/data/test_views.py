@@ -17,8 +17,10 @@ from tests.threads import one_thread  # noqa: F401
 from torch import Tensor
 from torchvision import transforms
 
-from fedssl.data.options import ViewsConfig
-from fedssl.data.views import View, Views, distortion, plain, recipe
+from fedssl.config import load
+from fedssl.data.images import ImageSet
+from fedssl.data.view_recipes import Augmentation, CompiledViews, View, build_recipe, distortion
+from fedssl.data.views import Views, plain
 from fedssl.errors import ConfigError, DataError
 from fedssl.rng import torch_rng
 
@@ -27,7 +29,7 @@ SAMPLES = 3008
 
 
 def build(
-    name: str = "auto",
+    name: str,
     size: int | tuple[int, int] = 32,
     channels: int = 3,
     num_views: int = 2,
@@ -35,7 +37,13 @@ def build(
 ) -> Views:
     """Views of pixels in [0, 1]: without normalisation."""
     sides = (size, size) if isinstance(size, int) else size
-    return Views(ViewsConfig(**options), name, sides, channels, 0.0, 1.0, num_views)
+    return Views(build_recipe(name, **options), sides, channels, 0.0, 1.0, num_views)
+
+
+def recipe(name: str, side: int = 32) -> tuple[View, ...]:
+    chosen = build_recipe(name)
+    assert isinstance(chosen, CompiledViews)
+    return chosen.views(side)
 
 
 def noise(count: int, size: int = 32, channels: int = 3) -> Tensor:
@@ -228,8 +236,9 @@ def test_recipes_are_the_published_ones() -> None:
 
 
 def test_auto_is_the_objectives_recipe_and_a_chosen_one_wins() -> None:
-    assert Views(ViewsConfig(), "mae", (32, 32), 3, 0.5, 0.25).views == recipe("mae") * 2
-    assert Views(ViewsConfig(recipe="plain"), "mae", (32, 32), 3, 0.5, 0.25).views == recipe("plain") * 2
+    photos = ImageSet(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+    assert Views.of(photos, build_recipe("auto"), "mae", 0.5, 0.25).views == recipe("mae") * 2
+    assert Views.of(photos, build_recipe("plain"), "mae", 0.5, 0.25).views == recipe("plain") * 2
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -252,10 +261,7 @@ def test_overrides_hold_for_every_view_of_every_recipe(name: str) -> None:
 @pytest.mark.parametrize("option", ["blur", "grey", "solarize", "flip", "jitter"])
 @pytest.mark.parametrize("name", ["mae", "plain", "supervised"])
 def test_an_override_adds_what_the_recipe_lacks(name: str, option: str) -> None:
-    without, added = (
-        Views(ViewsConfig(**{option: value}), name, (32, 32), 3, 0.0, 1.0)(noise(20), torch_rng(0))[0]
-        for value in (0.0, 1.0)
-    )
+    without, added = (build(name, **{option: value})(noise(20), torch_rng(0))[0] for value in (0.0, 1.0))
     changed = (without - added).abs().amax((1, 2, 3)) > 1e-3
     assert changed.sum() >= 10  # jitter skips a fifth, and a blur can be too weak to see
 
@@ -299,9 +305,10 @@ def test_numbas_first_parallel_work_leaves_pytorchs_threads_alone() -> None:
     program = """
 import torch
 from fedssl.data.options import ViewsConfig
+from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
 torch.set_num_threads(1)
-views = Views(ViewsConfig(), "simclr", (8, 8), 3, 0.5, 0.25)
+views = Views(build_recipe("simclr"), (8, 8), 3, 0.5, 0.25)
 views(torch.zeros(4, 8, 8, 3, dtype=torch.uint8), torch.Generator())
 print(torch.get_num_threads())
 """
@@ -340,7 +347,7 @@ def test_the_batch_is_left_as_it_was() -> None:
 def test_views_are_float_channels_last_and_normalised(name: str) -> None:
     images = noise(6)
     raw = build(name)(images, torch_rng(0))
-    views = Views(ViewsConfig(), name, (32, 32), 3, 0.4, 0.2)(images, torch_rng(0))
+    views = Views(build_recipe(name), (32, 32), 3, 0.4, 0.2)(images, torch_rng(0))
     for x, y in zip(raw, views, strict=True):
         assert y.dtype == torch.float32
         assert y.shape == (6, 3, 32, 32)
@@ -357,7 +364,7 @@ def test_plain_by_hand() -> None:
 
 def test_plain_recipe_is_plain_and_channels_last() -> None:
     images = noise(5, 8)[:, ::2]  # not contiguous
-    views = Views(ViewsConfig(), "plain", (4, 8), 3, 0.5, 0.25)(images, torch_rng(0))
+    views = Views(build_recipe("plain"), (4, 8), 3, 0.5, 0.25)(images, torch_rng(0))
     for x in (*views, plain(images, 0.5, 0.25)):
         assert torch.equal(x, plain(images.contiguous(), 0.5, 0.25))
         assert x.is_contiguous(memory_format=torch.channels_last)
@@ -422,11 +429,75 @@ def test_wrong_settings_are_refused() -> None:
 
 
 def test_digits_are_not_mirrored_unless_one_asks_for_it() -> None:
-    from fedssl.data.images import ImageSet
-    from fedssl.data.views import fitting
-
     digits = ImageSet(torch.zeros(1, 8, 8, 1, dtype=torch.uint8), mirrored=False)
     photos = ImageSet(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
-    assert fitting(ViewsConfig(), digits).flip == 0
-    assert fitting(ViewsConfig(flip=0.5), digits).flip == 0.5
-    assert fitting(ViewsConfig(), photos).flip is None
+
+    def flips(images: ImageSet, **options: Any) -> set[float]:
+        views = Views.of(images, build_recipe("auto", **options), "simclr", 0.5, 0.25)
+        return {view.flip for view in views.views}
+
+    assert flips(digits) == {0.0}
+    assert flips(digits, flip=0.25) == {0.25}
+    assert flips(photos) == {0.5}
+
+
+class Speckle(Augmentation):
+    """White pixels at random places."""
+
+    share: float = 0.5
+
+    def augment(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        x = images.permute(0, 3, 1, 2) / 255
+        return x.masked_fill(torch.rand(x.shape, generator=rng) < self.share, 1.0)
+
+
+def test_an_augmentation_of_ones_own_by_hand() -> None:
+    images = noise(4)
+    first, second = Views(Speckle(), (32, 32), 3, 0.5, 0.25)(images, torch_rng(3))
+    rng = torch_rng(3)
+    for found in (first, second):
+        white = torch.rand(4, 3, 32, 32, generator=rng) < 0.5
+        expected = torch.where(white, torch.tensor(1.0), images.permute(0, 3, 1, 2) / 255)
+        torch.testing.assert_close(found, (expected - 0.5) / 0.25)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_an_augmentations_fields_are_keys(tmp_path: Any) -> None:
+    file = tmp_path / "speckle.py"
+    file.write_text(
+        "from fedssl.data.view_recipes import Augmentation\n"
+        "class Speckle(Augmentation):\n    share: float = 0.5\n"
+    )
+    name = f"{file}:Speckle"
+    config = load({}, {"views.recipe": name, "views.share": 0.25})
+    assert config.views.resolve("simclr") is config.views
+    assert config.to_dict()["views"] == {"recipe": name, "share": 0.25}
+    with pytest.raises(ConfigError, match=r"unknown key 'views.flip'"):
+        load({}, {"views.recipe": name, "views.flip": 0.5})
+    with pytest.raises(ConfigError, match=r"must be a subclass of fedssl.data.view_recipes.ViewRecipe"):
+        load({}, {"views.recipe": "fedssl.objectives.simclr:SimCLR"})
+
+
+def test_auto_takes_the_class_that_an_objective_names() -> None:
+    assert build_recipe("auto").resolve(Speckle) == Speckle(recipe="Speckle")
+    with pytest.raises(ConfigError, match=r"unknown key 'views.flip'"):
+        build_recipe("auto", flip=0.5).resolve(Speckle)
+    with pytest.raises(ConfigError, match="recipe's name or class"):
+        build_recipe("auto").resolve(View)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [
+        (torch.zeros(2, 32, 32, 3), r"torch.float32 \[2, 32, 32, 3\]"),
+        (torch.zeros(2, 3, 32, 32, dtype=torch.uint8), r"torch.uint8 \[2, 3, 32, 32\]"),
+        (None, "NoneType"),
+    ],
+)
+def test_a_wrong_result_of_an_augmentation_is_refused(result: Any, found: str) -> None:
+    class Wrong(Augmentation):
+        def augment(self, images: Tensor, rng: torch.Generator) -> Tensor:
+            return result  # type: ignore[no-any-return]
+
+    with pytest.raises(DataError, match=rf"floating-point images \[2, 3, 32, 32\], not {found}"):
+        Views(Wrong(), (32, 32), 3, 0.5, 0.25)(noise(2), torch_rng(0))

@@ -14,6 +14,7 @@ from tests.docs.pages import ROOT
 SMALL = {
     "compare_methods.py": (["--seeds=2", "--rounds=1", "--images=60"], r"fedema +\d+\.\d ± \d+\.\d +\d of 2"),
     "your_own_method.py": (["--rounds=1", "--images=60"], r"private-stem +\d+\.\d % .* numbers uploaded"),
+    "early_stop.py": (["--rounds=9", "--images=60", "--patience=1"], r"\n\d of 9 rounds: "),
     "photos_to_search.py": (["--rounds=1", "--images=20"], r"most similar to .*\n( +0\.\d+ .*\n){5}"),
     "few_labels.py": (["--rounds=1", "--labels", "2", "--epochs=5"], r"\n +2( +\d+\.\d %){3}"),
     "export_onnx.py": (["--rounds=1"], r"written: digits.onnx, [\d,]+ bytes\n"),

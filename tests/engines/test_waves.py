@@ -19,7 +19,7 @@ from fedssl.engines.loop import draw_clients
 from fedssl.engines.tasks import Task
 from fedssl.engines.waves import Place, longest, places, waves
 from fedssl.engines.workers import Workers
-from fedssl.experiment import settled
+from fedssl.experiment import with_machine_defaults
 from fedssl.methods.fedavg import FedAvg
 from fedssl.papers.analysis.drift import local_models
 from fedssl.state import Broadcast, layer_distances
@@ -80,7 +80,9 @@ def test_no_plan_is_slower_than_one_client_after_the_other_with_all_threads():
 
 
 def engine(cores, **keys):
-    found = load({}, {f"engine.{key}": value for key, value in keys.items()}).engine.settled(cores)
+    found = load({}, {f"engine.{key}": value for key, value in keys.items()}).engine.with_machine_defaults(
+        cores
+    )
     return found.threads, found.wave, found.all_threads
 
 
@@ -96,8 +98,8 @@ def test_what_is_written_into_the_config():
     assert engine(1, workers=2) == (1, 1, 1)
     # Ray gives every client the same.
     assert engine(2, workers=2, name="flower") == (1, 1, 1)
-    config = settled(load({}, {"engine.workers": 2}))
-    assert settled(config) == config
+    config = with_machine_defaults(load({}, {"engine.workers": 2}))
+    assert with_machine_defaults(config) == config
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,9 @@ def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
 )
 def test_no_more_threads_than_cores_are_at_work(running, threads, begins):
     workers = Workers.__new__(Workers)
-    workers.config = settled(load({}, {"engine.workers": 2, "engine.threads": 1, "engine.wave": 2}))
+    workers.config = with_machine_defaults(
+        load({}, {"engine.workers": 2, "engine.threads": 1, "engine.wave": 2})
+    )
     tasks = [Task(1, 0, Broadcast(), threads=each) for each in running]
     workers.workers = [SimpleNamespace(task=task) for task in [*tasks, None, None][:2]]
     assert (workers._idle_for(Task(1, 1, Broadcast(), threads=threads)) is not None) == begins

@@ -15,9 +15,14 @@ from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
 from fedssl.evaluation.features import extract
+from fedssl.evaluation.loaded import load_run
 from fedssl.evaluation.options import ProbeConfig
-from fedssl.evaluation.protocols import bring_back
-from fedssl.evaluation.styles import StyleFeatures, own_encoder, style_features, told_apart
+from fedssl.evaluation.styles import (
+    StyleFeatures,
+    nearest_is_same_client,
+    own_encoder,
+    style_features,
+)
 from fedssl.evaluation.tuned import fit_tuned
 from fedssl.rng import torch_rng
 from fedssl.state import ServerState
@@ -58,7 +63,7 @@ def of_style(images: ImageSet | None, style: int) -> ImageSet:
 
 def test_generalization_is_a_probe_for_each_style_on_the_global_encoder(fedavg: fedssl.Run) -> None:
     found = fedavg.probe("generalization")
-    run = bring_back(fedavg.directory, {})
+    run = load_run(fedavg.directory, {})
     encoder = run.models.exported(run.server, run.memory_rounds).module
     train, test = run.federation.train, run.federation.test
     expected = [accuracy(encoder, of_style(train, style), of_style(test, style)) for style in (0, 1)]
@@ -73,7 +78,7 @@ def test_generalization_is_a_probe_for_each_style_on_the_global_encoder(fedavg: 
 
 def test_personalization_is_a_probe_of_each_client_on_its_own_images(fedavg: fedssl.Run) -> None:
     found = fedavg.probe("personal")
-    run = bring_back(fedavg.directory, {})
+    run = load_run(fedavg.directory, {})
     encoder = run.models.personal(run.server, run.memory_rounds, 3)
     own = run.federation.train.subset(run.federation.parts[3])
     expected = accuracy(encoder, own, of_style(run.federation.test, 1))
@@ -87,12 +92,12 @@ def test_personalization_is_a_probe_of_each_client_on_its_own_images(fedavg: fed
 
 
 def test_a_local_model_is_the_received_one_trained_by_its_client(fedavg: fedssl.Run) -> None:
-    run = bring_back(fedavg.directory, {"probe.local_epochs": 1.0})
+    run = load_run(fedavg.directory, {"probe.local_epochs": 1.0})
     encoder = own_encoder(run, 0)
     trained = {name: value.clone() for name, value in encoder.state_dict().items()}
     received = run.models.personal(run.server, run.memory_rounds, 0).state_dict()
     assert not torch.equal(trained["conv1.weight"], received["conv1.weight"])
-    again = bring_back(fedavg.directory, {"probe.local_epochs": 1.0})
+    again = load_run(fedavg.directory, {"probe.local_epochs": 1.0})
     own_encoder(again, 2)  # whoever came before on the same model
     repeated = own_encoder(again, 0).state_dict()
     assert all(torch.equal(value, trained[name]) for name, value in repeated.items())
@@ -103,7 +108,7 @@ def test_a_local_model_is_the_received_one_trained_by_its_client(fedavg: fedssl.
 def test_fedstyle_tunes_its_generator_with_the_classifier(fedstyle: fedssl.Run) -> None:
     with_style = fedstyle.probe("personal")
     without = fedstyle.probe("personal", **{"method.stylized": False})
-    run = bring_back(fedstyle.directory, {})
+    run = load_run(fedstyle.directory, {})
     content = run.models._global(run.server.model, "global").module
     own = run.federation.train.subset(run.federation.parts[0])
     expected = accuracy(content, own, of_style(run.federation.test, 0))
@@ -133,7 +138,7 @@ def test_an_evaluation_changes_no_option_of_training(fedstyle: fedssl.Run, fedav
 def test_a_client_with_one_class_takes_every_image_for_it(tmp_path: Path) -> None:
     run = small_run(tmp_path / "a", partition={"scheme": "one-class", "clients": 10}, rounds=1)
     found = run.probe("personal")
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     test = finished.federation.test
     assert test is not None
     assert test.y is not None
@@ -198,7 +203,7 @@ def test_with_nothing_to_tune_it_is_the_linear_probe_of_the_papers() -> None:
 
 
 def test_style_features_are_those_of_each_clients_own_encoder(fedstyle: fedssl.Run) -> None:
-    run = bring_back(fedstyle.directory, {})
+    run = load_run(fedstyle.directory, {})
     seen = style_features(run)
     assert seen.clients.bincount().tolist() == [20, 20, 20, 20]
     assert seen.styles is not None
@@ -209,7 +214,7 @@ def test_style_features_are_those_of_each_clients_own_encoder(fedstyle: fedssl.R
     expected = extract(encoder, own, mean=0.5, std=0.25, device=CPU)
     torch.testing.assert_close(seen.features[40:60], expected)
     found = fedstyle.probe("style")
-    assert found["accuracy"] == told_apart(seen).accuracy
+    assert found["accuracy"] == nearest_is_same_client(seen).accuracy
     assert found["gain"] == pytest.approx(found["accuracy"] - found["untrained"])
 
 
@@ -217,7 +222,7 @@ def test_clients_are_told_apart_by_their_nearest_neighbour() -> None:
     features = torch.tensor([[1.0, 0.0], [1.0, -0.2], [0.0, 1.0], [0.1, 3.0], [1.0, 0.09]])
     seen = StyleFeatures(features, torch.tensor([0, 0, 1, 1, 1]), None, ())
     # The last one lies with client 0: its nearest is the first, whose nearest it is. The others are right.
-    assert told_apart(seen).accuracy == pytest.approx(3 / 5)
+    assert nearest_is_same_client(seen).accuracy == pytest.approx(3 / 5)
 
 
 def test_only_fedstyle_has_style_features(fedavg: fedssl.Run) -> None:
@@ -226,6 +231,6 @@ def test_only_fedstyle_has_style_features(fedavg: fedssl.Run) -> None:
 
 
 def test_the_server_state_holds_nothing_of_a_style(fedstyle: fedssl.Run) -> None:
-    run = bring_back(fedstyle.directory, {})
+    run = load_run(fedstyle.directory, {})
     assert isinstance(run.server, ServerState)
     assert {name.split(".")[0] for name in run.server.model} == {"encoder", "projector"}

@@ -6,7 +6,7 @@ from tests.small import small_run
 
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 
 SUPERVISED = {
     "objective": "supervised",
@@ -33,7 +33,7 @@ def test_the_result_has_the_classifier_beside_the_probes(run):
 
 
 def test_its_accuracy_is_that_of_the_network_on_test_images(run):
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     owned = finished.models.exported(finished.server, finished.memory_rounds)
     encoder, classifier = owned.module.eval(), owned.classifier
     test = finished.federation.test
@@ -47,7 +47,7 @@ def test_personal_classifiers_go_with_personal_encoders(tmp_path):
     """FedPer-like: nothing is shared, so every client has a classifier of its own."""
     keys = {**SUPERVISED, "rounds": 1, "train": {"epochs": 1, "batch_size": 20}}
     run = small_run(tmp_path / "a", **keys, method="standalone")
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     test, accuracies = finished.federation.test, []
     for client in (0, 1):
         owned = finished.models.personal_encoder(finished.server, finished.memory_rounds, client)
@@ -68,9 +68,9 @@ def test_centralized_counterparts_come_from_the_same_command(tmp_path):
 
 def test_an_objective_without_a_classifier_has_no_such_number(run, tmp_path):
     other = small_run(tmp_path / "a", rounds=1)
-    finished = bring_back(other.directory, {})
+    finished = load_run(other.directory, {})
     assert not finished.models.classifies
-    prober = bring_back(run.directory, {}).prober(finished.federation.train, finished.federation.test)
+    prober = load_run(run.directory, {}).prober(finished.federation.train, finished.federation.test)
     with pytest.raises(ConfigError, match=r"only objective\.name=supervised trains a classifier"):
         prober.run_all(finished.models.untrained(), ["classifier"])
 

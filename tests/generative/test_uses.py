@@ -14,7 +14,7 @@ from scipy.linalg import sqrtm
 
 import fedssl
 from fedssl.errors import ConfigError, DataError
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.generative.fid import described, frechet
 from fedssl.generative.grids import cross, sheet
 from fedssl.generative.judge import find_judge
@@ -30,7 +30,7 @@ FEW = {"steps": 5, "batch": 8, "hidden": 8}
 
 
 def studio_of(run: fedssl.Run) -> Studio:
-    return Studio(bring_back(run.directory, {}))
+    return Studio(load_run(run.directory, {}))
 
 
 def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
@@ -322,8 +322,8 @@ def test_new_clients_begin_with_what_was_trained(conditional: fedssl.Run, tmp_pa
     assert (new.config.rounds, new.config.shift.name, new.config.partition.clients) == (1, "padpaf-new", 3)
     assert len(new.metrics[0]["clients"]) == 3
     # One Adam step of 0.01 away from the trained server, and far from where training began.
-    trained = bring_back(conditional.directory, {})
-    after = bring_back(RunDir.open(found["run"]), {})
+    trained = load_run(conditional.directory, {})
+    after = load_run(RunDir.open(found["run"]), {})
     name = "generator.linear.weight"
     moved = (after.server.model[name] - trained.server.model[name]).abs().max()
     assert 0 < float(moved) <= 0.0101

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.small import digest, small_run
 
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 
 BYOL = {"objective": "byol", "rounds": 3}
 
@@ -36,7 +36,7 @@ def test_a_little_of_its_own_is_another_model(tmp_path, fedbyol):
 
 
 def client_parameters(run, client):
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     finished.models.load_client(finished.server, finished.memory_rounds, client)
     model = finished.models.runner.model
     return {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -105,7 +105,7 @@ def test_a_client_that_was_not_there_the_round_before_starts_from_the_global_mod
 def test_targets_and_queues_never_leave_the_client_and_live_on(tmp_path, objective):
     queue = {"objective.queue": 32} if objective == "moco-v2" else {}
     run = small_run(tmp_path / "a", objective=objective, rounds=2, **queue)
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     assert not [name for name in finished.server.model if name.startswith(("target.", "queue."))]
     runner, memories = finished.models.runner, finished.models.runner.memories
     kept = [memories.load(client, finished.memory_rounds[client]).state for client in range(5)]

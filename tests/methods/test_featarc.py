@@ -15,7 +15,7 @@ from fedssl.aggregation.server_optimizer import ServerOptimizer
 from fedssl.config import load
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError, RunError
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.methods.clusters import Clusters, FirstClusters, by_direction
 from fedssl.methods.featarc import FeatARC, aligned_loss, projections
 from fedssl.methods.method import ServerTools
@@ -374,7 +374,7 @@ def test_two_groups_of_clients_are_found(two_groups):
 def test_every_client_is_evaluated_with_its_own_cluster_and_a_model_is_probed_once(two_groups, monkeypatch):
     (knn,) = two_groups.result["probes"]
     assert knn["model"] == "cluster, mean of 6 clients"
-    finished = bring_back(two_groups.directory, {})
+    finished = load_run(two_groups.directory, {})
     prober = finished.prober(finished.federation.train, finished.federation.test)
     seen = []
     run_all = type(prober).run_all

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedssl.config import load
 from fedssl.errors import ConfigError
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.methods import METHODS
 from fedssl.models import ENCODERS
 from fedssl.models.encoders import build_encoder
@@ -89,7 +89,7 @@ TINY = {
 def test_they_never_leave_the_client_and_live_on_whatever_the_method(tmp_path, method):
     run = small_run(tmp_path / "a", **TINY, method={"name": method, "private_norm": True})
     assert [line["failed"] for line in run.metrics] == [[], []]
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     runner = finished.models.runner
     norm = [
         name for name in runner.config.method.shares(runner.model) if name in runner.boundary.private_norm
@@ -128,7 +128,7 @@ def test_fedbn_is_fedavg_with_private_layers(tmp_path, fedbn):
 def test_the_result_is_the_mean_over_clients_each_with_its_own_layers(fedbn):
     (knn,) = fedbn.result["probes"]
     assert knn["model"] == "personal, mean of 2 clients, each with its own normalisation layers"
-    finished = bring_back(fedbn.directory, {})
+    finished = load_run(fedbn.directory, {})
     prober = finished.prober(finished.federation.train, finished.federation.test)
     accuracies = []
     for client in (0, 1):
@@ -141,7 +141,7 @@ def test_the_result_is_the_mean_over_clients_each_with_its_own_layers(fedbn):
 
 
 def test_a_client_that_never_took_part_has_its_layers_at_their_first_values(fedbn):
-    finished = bring_back(fedbn.directory, {})
+    finished = load_run(fedbn.directory, {})
     encoder = finished.models.personal(finished.server, {}, 1)
     assert encoder.bn1.running_mean.tolist() == [0.0] * 4
 

@@ -9,7 +9,7 @@ from tests.small import QUEUE, small_run
 from torch.nn import functional as F
 
 from fedssl.errors import ConfigError
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.methods.fedstyle import FedStyle
 from fedssl.methods.style import StyleViews, style_features
 from fedssl.methods.training import Batch, batches
@@ -184,7 +184,7 @@ def test_every_client_has_a_style_of_its_own_and_it_is_logged_when_it_is_learnt(
     lines = run.metrics
     assert all("style_loss" in client for client in lines[0]["clients"])
     assert not any("style_loss" in client for line in lines[1:] for client in line["clients"])
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     one, other = (finished.models.runner.memories.load(k, 4).state for k in (0, 1))
     assert not torch.equal(one["style.encoder.conv1.weight"], other["style.encoder.conv1.weight"])
 

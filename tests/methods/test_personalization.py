@@ -22,7 +22,7 @@ from tests.small import SMALL, digest, small_run
 from fedssl import experiment
 from fedssl.config import load
 from fedssl.errors import ConfigError
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.listener import Listener
 from fedssl.methods.proximal import proximal
 from fedssl.rng import torch_rng
@@ -220,7 +220,7 @@ def test_a_large_mu_keeps_a_model_where_it_was(tmp_path):
 
 
 def personal(run, client=0):
-    finished = bring_back(run.directory, {})
+    finished = load_run(run.directory, {})
     return finished, finished.models.personal(finished.server, finished.memory_rounds, client)
 
 

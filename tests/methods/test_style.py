@@ -8,8 +8,8 @@ from tests.onestep import naive_style_loss
 from torch import nn
 
 from fedssl.data.federation import ClientImages
-from fedssl.data.options import ViewsConfig
 from fedssl.data.shifts import Shift
+from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
 from fedssl.methods.style import (
     Beside,
@@ -83,7 +83,7 @@ def test_its_gradient_is_finite():
 
 def test_style_views_are_the_image_and_its_outlines_normalised_alike():
     images = pictures()
-    views = StyleViews(Views(ViewsConfig(), "simclr", (9, 11), 3, mean=0.4, std=0.2))
+    views = StyleViews(Views(build_recipe("simclr"), (9, 11), 3, mean=0.4, std=0.2))
     as_it_is, outlines = views(images)
     torch.testing.assert_close(as_it_is, (images.permute(0, 3, 1, 2) / 255 - 0.4) / 0.2)
     torch.testing.assert_close(outlines, (sobel(images) - 0.4) / 0.2)
@@ -94,7 +94,7 @@ def test_style_features_are_those_of_the_client_in_evaluation_mode():
     encoder = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten())
     encoder(torch.randn(5, 3, 9, 11))  # statistics that are not those of any batch below
     images = ClientImages(x, None, torch.tensor([6, 0, 0, 3]), Shift(), 0, 1)
-    views = StyleViews(Views(ViewsConfig(), "simclr", (9, 11), 3, mean=0.5, std=0.25))
+    views = StyleViews(Views(build_recipe("simclr"), (9, 11), 3, mean=0.5, std=0.25))
     encoder.train()
     found = style_features(encoder, images, views, torch.device("cpu"))
     encoder.eval()

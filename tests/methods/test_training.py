@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedssl.data.federation import ClientImages
-from fedssl.data.options import ViewsConfig
 from fedssl.data.shifts import Shift
+from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
 from fedssl.methods.options import TrainConfig
 from fedssl.methods.training import batches, learning_rate, prepared
@@ -59,7 +59,7 @@ def client_of(images, side, labels=True):
     x = torch.randint(0, 256, (images + 3, side, side, 3), generator=rng, dtype=torch.uint8)
     y = torch.arange(images + 3) if labels else None
     own = ClientImages(x, y, torch.arange(3, images + 3), Shift(name="none"), 0, 1)
-    views = Views(ViewsConfig(), "simclr", (side, side), 3, 0.5, 0.25)
+    views = Views(build_recipe("simclr"), (side, side), 3, 0.5, 0.25)
     return SimpleNamespace(images=own, views=views, device=torch.device("cpu"))
 
 

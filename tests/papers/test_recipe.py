@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedssl.errors import ConfigError
-from fedssl.evaluation.protocols import PROTOCOLS
+from fedssl.evaluation import PROTOCOLS
 from fedssl.papers.cells import cells
 from fedssl.papers.files import folder, recipe_files
 from fedssl.papers.recipe import Measure, Recipe, load, titles

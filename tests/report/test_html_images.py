@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedssl.data.federation import federate
 from fedssl.data.images import ImageSet
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.report.html import images as module
 from fedssl.report.html.images import NEIGHBOURS, STRIPS, gallery, look, project, queries
 from tests.small import small_run
@@ -40,7 +40,7 @@ def seen(run):
 
 def test_the_gallery_is_the_clients_images_as_they_see_them(run):
     """Client 2 of 4 turns its images by half a turn; partition.json says whose they are."""
-    back = bring_back(run.directory, {})
+    back = load_run(run.directory, {})
     images, owners = gallery(back)
     assert len(images) == len(owners) == 100
     assert np.bincount(owners).tolist() == run.directory.partition()["sizes"]
@@ -63,7 +63,7 @@ def test_the_map_has_every_image_with_class_and_client(run, seen):
 
 
 def test_neighbours_are_those_of_a_naive_search(run, seen):
-    back = bring_back(run.directory, {})
+    back = load_run(run.directory, {})
     encoder = back.models.exported(back.server, back.memory_rounds).module.eval()
     images, owners = gallery(back)
     test = back.federation.test

@@ -23,6 +23,7 @@ AGGREGATIONS = Registry(
         "trimmed-mean": "fedssl.aggregation.trimmed_mean:TrimmedMean",
         "krum": "fedssl.aggregation.krum:Krum",
     },
+    base="fedssl.aggregation.rule:Rule",
 )
 
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 
 from fedssl.aggregation import AGGREGATIONS
 from fedssl.config import SECTIONS, Config
-from fedssl.data import DATASETS, PARTITIONS, SHIFTS
+from fedssl.data import DATASETS, PARTITIONS, SHIFTS, VIEWS
 from fedssl.engines import ENGINES
+from fedssl.evaluation import PROTOCOLS
 from fedssl.methods import METHODS
 from fedssl.models import ENCODERS
 from fedssl.objectives import OBJECTIVES
@@ -39,8 +40,10 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "datasets": _summaries(DATASETS),
     "partitions": _summaries(PARTITIONS),
     "shifts": _summaries(SHIFTS),
+    "views": _summaries(VIEWS),
     "engines": _summaries(ENGINES),
     "encoders": _summaries(ENCODERS),
+    "protocols": _summaries(PROTOCOLS),
     "recipes": _recipes,
 }
 

@@ -26,6 +26,7 @@ PARTITIONS = Registry(
         "feature-clusters": "fedssl.data.partition_features:FeatureClusters",
         "domain": "fedssl.data.partitions:Domain",
     },
+    base="fedssl.data.partition_base:Partition",
 )
 
 SHIFTS = Registry(
@@ -38,6 +39,21 @@ SHIFTS = Registry(
         "padpaf-cifar10": "fedssl.data.shift_padpaf:CIFARStyles",
         "padpaf-new": "fedssl.data.shift_padpaf:NewStyles",
     },
+    base="fedssl.data.shifts:Shift",
+)
+
+VIEWS = Registry(
+    "view recipe",
+    {
+        "auto": "fedssl.data.view_recipes:Auto",
+        "simclr": "fedssl.data.view_recipes:SimCLRViews",
+        "moco-v1": "fedssl.data.view_recipes:MoCoV1Views",
+        "byol": "fedssl.data.view_recipes:BYOLViews",
+        "mae": "fedssl.data.view_recipes:MAEViews",
+        "supervised": "fedssl.data.view_recipes:SupervisedViews",
+        "plain": "fedssl.data.view_recipes:PlainViews",
+    },
+    base="fedssl.data.view_recipes:ViewRecipe",
 )
 
 DATASETS = Registry(

@@ -1,4 +1,4 @@
-"""Config sections `data` and `views`."""
+"""Config section `data`."""
 
 from __future__ import annotations
 
@@ -28,17 +28,3 @@ class DataConfig(Options):
     memory_mb: int = Field(4096, ge=1, description="larger sets are read from a memory-mapped cache")
     mean: float = Field(0.5, description="subtracted from pixels in [0,1]")
     std: float = Field(0.25, gt=0, description="pixels are divided by it")
-
-
-class ViewsConfig(Options):
-    recipe: Literal["auto", "simclr", "moco-v1", "byol", "mae", "supervised", "plain"] = Field(
-        "auto", description="augmentations; auto: the objective's own"
-    )
-    crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
-    flip: float | None = Field(
-        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's, 0 for digits"
-    )
-    jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
-    grey: float | None = Field(None, ge=0, le=1, description="chance of greyscale; none: the recipe's")
-    blur: float | None = Field(None, ge=0, le=1, description="chance of blur; none: the recipe's")
-    solarize: float | None = Field(None, ge=0, le=1, description="chance of solarize; none: the recipe's")

@@ -9,4 +9,5 @@ ENGINES = Registry(
         "flower": "fedssl.engines.flower.engine:Flower",
         "gossip": "fedssl.engines.gossip:Gossip",
     },
+    base="fedssl.engines.engine:Engine",
 )

@@ -46,8 +46,8 @@ class Engine(Choice):
         """For a client, or a probe, that is the only one at work; 0: it is not settled how many."""
         return self.threads * (self.wave or 1)
 
-    def settled(self, cores: int) -> Self:
-        """With what depends on the machine written out."""
+    def with_machine_defaults(self, cores: int) -> Self:
+        """The engine with threads and wave filled in for a machine with so many cores."""
         threads = self.threads or max(1, cores // self.workers)
         # Threads beyond the cores would wait for each other: with more workers than cores a wave is smaller.
         wave = self.wave or (1 if self.threads else self.default_wave(max(1, cores // threads)))

@@ -101,12 +101,12 @@ class GossipLoop(RoundLoop):
         self.neighbours = neighbours
 
     def run(
-        self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
+        self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]
     ) -> ServerState:
         if not server.nodes:  # before round 1: every node starts from the same model
             copies = [{name: value.clone() for name, value in server.model.items()} for _ in self.neighbours]
             server = replace(server, model={}, nodes=copies)
-        return super().run(server, start, told)
+        return super().run(server, start, after_round)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
         return Neighbours(server, self.neighbours, self.tools.parameters, report.values)

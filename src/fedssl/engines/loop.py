@@ -92,12 +92,13 @@ class RoundLoop:
         self.memory_rounds: dict[int, int] = {}
 
     def run(
-        self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
+        self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]
     ) -> ServerState:
-        """Rounds start+1 … rounds."""
+        """Rounds start+1 … rounds, or until `after_round` returns True."""
         for number in range(start + 1, self.config.rounds + 1):
             server, report = self.round(server, number)
-            told(report, server)
+            if after_round(report, server):
+                break
         return server
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:

@@ -10,7 +10,7 @@ import torch
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
-from fedssl.data.views import Views, fitting
+from fedssl.data.views import Views
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
@@ -61,15 +61,9 @@ class ClientRunner:
         self.model: Model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.initial = network.initial
         self.features = network.encoder.features
-        images = federation.train
-        self.views = Views(
-            fitting(config.views, images),
-            config.objective.views,
-            images.size,
-            images.channels,
-            config.data.mean,
-            config.data.std,
-            config.objective.num_views,
+        data, objective = config.data, config.objective
+        self.views = Views.of(
+            federation.train, config.views, objective.views, data.mean, data.std, objective.num_views
         )
         self.boundary = Boundary.of(config.method, self.model)
         self.uploads = frozenset(self.boundary.travels)

@@ -15,8 +15,8 @@ from fedssl.allocator import freed_memory_kept
 from fedssl.config import from_values
 from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
-from fedssl.engines.memory import MemoryStore
-from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.live import LiveRun
+from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import FedsslError
 from fedssl.state import Broadcast
@@ -43,10 +43,7 @@ def set_up(folder: Path) -> ClientRunner:
     config = from_values(setup["config"])
     torch.set_num_threads(config.engine.threads)
     federation = federate(config) if setup["mapped"] else _copied(folder, setup)
-    images = federation.train
-    network = build_network(config, images.size, images.channels, len(images.classes))
-    memories = MemoryStore(Path(setup["memories"]), config.engine.cache_mb)
-    return ClientRunner(config, federation, network, memories)
+    return LiveRun(config, federation, config.engine.memories(Path(setup["memories"]))).runner
 
 
 def _copied(folder: Path, setup: dict[str, Any]) -> Federation:

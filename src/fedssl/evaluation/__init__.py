@@ -1,1 +1,18 @@
 """How good an encoder is: features, and what kNN, linear probes and fine-tuning make of them."""
+
+from fedssl.registry import Registry
+
+PROTOCOLS = Registry(
+    "protocol",
+    {
+        "knn": "fedssl.evaluation.protocols:KNN",
+        "linear": "fedssl.evaluation.protocols:Linear",
+        "semi": "fedssl.evaluation.protocols:Semi",
+        "transfer": "fedssl.evaluation.protocols:Transfer",
+        "generalization": "fedssl.evaluation.styles:Generalization",
+        "personal": "fedssl.evaluation.styles:Personal",
+        "style": "fedssl.evaluation.styles:Style",
+        "detection": "fedssl.evaluation.detection:Detection",
+    },
+    base="fedssl.evaluation.protocol:Protocol",
+)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from fedssl.data.sets import to_channels
 from fedssl.errors import ConfigError, DataError, RunError
 from fedssl.evaluation.detector import build_detector
+from fedssl.evaluation.loaded import LoadedRun
+from fedssl.evaluation.protocol import Protocol
 from fedssl.evaluation.scene_sets import load
 from fedssl.evaluation.scenes import Scene, Scenes
 from fedssl.progress import bar
@@ -21,7 +23,6 @@ from fedssl.rng import derive, torch_rng
 
 if TYPE_CHECKING:
     from fedssl.evaluation.options import DetectionConfig
-    from fedssl.evaluation.protocols import Finished
     from fedssl.progress import Progress
 
 DECAYS = (2 / 3, 8 / 9)  # 60,000 and 80,000 of the 90,000 steps of the 1× schedule
@@ -31,24 +32,28 @@ SURE = 0.5  # a pixel belongs to a mask if the network gives it this probability
 Tensors = dict[str, Tensor]
 
 
-def detection(run: Finished) -> dict[str, Any]:
+class Detection(Protocol):
     """The encoder as backbone of Mask R-CNN with FPN, beside the same from scratch: box and mask AP."""
-    options, data = run.config.detection, run.config.data
-    train, test = load(options, run.trained.data.root)
-    labelled = train.some(max(1, round(options.labels * len(train))), run.config.seed, "labelled")
-    tuning = Tuning(options, run.federation.train.channels, data.mean, data.std, run.config.seed, run.device)
-    own = run.models.exported(run.server, run.memory_rounds)
-    with bar() as progress:
-        # One after the other: all encoders take turns in one module.
-        found = fine_tune(own.module, labelled, test, tuning, progress)
-        scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
-    return {
-        "protocol": "detection",
-        "model": own.owner,
-        "images": f"{train.name}: {len(labelled)} labelled of {len(train)} train, {len(test)} test",
-        **found,
-        "untrained": {kind: numbers for kind, numbers in scratch.items() if kind != "per_class"},
-    }
+
+    def evaluate(self, run: LoadedRun) -> dict[str, Any]:
+        options, data = run.config.detection, run.config.data
+        train, test = load(options, run.trained.data.root)
+        labelled = train.some(max(1, round(options.labels * len(train))), run.config.seed, "labelled")
+        tuning = Tuning(
+            options, run.federation.train.channels, data.mean, data.std, run.config.seed, run.device
+        )
+        own = run.models.exported(run.server, run.memory_rounds)
+        with bar() as progress:
+            # One after the other: all encoders take turns in one module.
+            found = fine_tune(own.module, labelled, test, tuning, progress)
+            scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
+        return {
+            "protocol": "detection",
+            "model": own.owner,
+            "images": f"{train.name}: {len(labelled)} labelled of {len(train)} train, {len(test)} test",
+            **found,
+            "untrained": {kind: numbers for kind, numbers in scratch.items() if kind != "per_class"},
+        }
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,87 +19,94 @@ from torch.nn import functional as F
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.features import extract
+from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.probes import Prober, entry
+from fedssl.evaluation.protocol import Protocol
 from fedssl.evaluation.scores import Scores, mean_scores, score
 from fedssl.evaluation.tuned import score_tuned
 from fedssl.models.tuned import Tuned
 
-if TYPE_CHECKING:
-    from fedssl.evaluation.protocols import Finished
-
 PICTURED = 100  # images of a client whose style features are looked at
 
 
-def generalization(run: Finished) -> dict[str, Any]:
+class Generalization(Protocol):
     """The global encoder, with a linear probe for each style on all its training images."""
-    train, test = _labelled(run)
-    if train.domain is None or test.domain is None:
-        raise DataError(
-            f"generalization needs the style of each image, and {train.name} has none: use --protocol linear"
-        )
-    names = {style: train.domains[style] for style in _numbers(train.domain)}
-    probers = [run.prober(_of_style(train, style), _of_style(test, style)) for style in names]
 
-    def scores(encoder: nn.Module) -> list[Scores]:
-        return [_linear(prober, encoder) for prober in probers]
+    def evaluate(self, run: LoadedRun) -> dict[str, Any]:
+        train, test = _labelled(run)
+        if train.domain is None or test.domain is None:
+            raise DataError(
+                f"generalization needs the style of each image, and {train.name} has none: "
+                "use --protocol linear"
+            )
+        names = {style: train.domains[style] for style in _numbers(train.domain)}
+        probers = [run.prober(_of_style(train, style), _of_style(test, style)) for style in names]
 
-    trained = run.models.each(scores, run.server, run.memory_rounds, run.config.probe.clients)
-    by_style = [mean_scores([each[place] for each in trained]) for place in range(len(probers))]
-    untrained = scores(run.models.untrained())
-    found = _entry(run, "generalization", run.models.whose(len(trained)), by_style, untrained)
-    rows = [
-        _row({"style": name, "images": prober.images()}, own, before)
-        for name, prober, own, before in zip(names.values(), probers, by_style, untrained, strict=True)
-    ]
-    return {**found, "images": f"{train.name}: each style's own train and test", "styles": rows}
+        def scores(encoder: nn.Module) -> list[Scores]:
+            return [_linear(prober, encoder) for prober in probers]
+
+        trained = run.models.each(scores, run.server, run.memory_rounds, run.config.probe.clients)
+        by_style = [mean_scores([each[place] for each in trained]) for place in range(len(probers))]
+        untrained = scores(run.models.untrained())
+        found = _entry(run, "generalization", run.models.whose(len(trained)), by_style, untrained)
+        rows = [
+            _row({"style": name, "images": prober.images()}, own, before)
+            for name, prober, own, before in zip(names.values(), probers, by_style, untrained, strict=True)
+        ]
+        return {**found, "images": f"{train.name}: each style's own train and test", "styles": rows}
 
 
-def personal(run: Finished) -> dict[str, Any]:
+class Personal(Protocol):
     """Each client's own encoder, a linear probe on its own images, tested on its style's test images."""
-    train, test = _labelled(run)
-    scores, untrained, rows = [], [], []
-    for client, part in enumerate(run.federation.parts):
-        own, theirs = (
-            _as_seen_by(client, run, images) for images in (train.subset(part), _style_of(train, test, part))
-        )
-        prober = run.prober(own, theirs)
-        scores.append(_linear(prober, own_encoder(run, client)))
-        untrained.append(_linear(prober, run.models.untrained()))
-        about = {"client": client, "style": _style_name(train, part), "images": prober.images()}
-        rows.append(_row(about, scores[-1], untrained[-1]))
-    epochs = run.config.probe.local_epochs
-    after = f" after {epochs:g} local epochs" if epochs else ""
-    found = _entry(run, "personal", f"personal, mean of {len(rows)} clients{after}", scores, untrained)
-    images = f"{train.name}: each client's own train, its style's test"
-    return {**found, "images": images, "styles": _by_style(rows), "clients": rows}
+
+    def evaluate(self, run: LoadedRun) -> dict[str, Any]:
+        train, test = _labelled(run)
+        scores, untrained, rows = [], [], []
+        for client, part in enumerate(run.federation.parts):
+            own, theirs = (
+                _as_seen_by(client, run, images)
+                for images in (train.subset(part), _style_of(train, test, part))
+            )
+            prober = run.prober(own, theirs)
+            scores.append(_linear(prober, own_encoder(run, client)))
+            untrained.append(_linear(prober, run.models.untrained()))
+            about = {"client": client, "style": _style_name(train, part), "images": prober.images()}
+            rows.append(_row(about, scores[-1], untrained[-1]))
+        epochs = run.config.probe.local_epochs
+        after = f" after {epochs:g} local epochs" if epochs else ""
+        found = _entry(run, "personal", f"personal, mean of {len(rows)} clients{after}", scores, untrained)
+        images = f"{train.name}: each client's own train, its style's test"
+        return {**found, "images": images, "styles": _by_style(rows), "clients": rows}
 
 
-def style(run: Finished) -> dict[str, Any]:
+class Style(Protocol):
     """How often the nearest style feature (FedStyle's h_s) is one of the same client."""
-    found = told_apart(style_features(run))
-    untrained = told_apart(style_features(run, untrained=True))
-    train, clients = run.federation.train, run.federation.clients
-    return {
-        "protocol": "style",
-        "model": "each client's own style encoder",
-        "images": f"{train.name}: up to {PICTURED} train of each of {clients} clients",
-        **found.to_dict(),
-        "untrained": untrained.accuracy,
-        "gain": found.accuracy - untrained.accuracy,
-    }
+
+    def evaluate(self, run: LoadedRun) -> dict[str, Any]:
+        found = nearest_is_same_client(style_features(run))
+        untrained = nearest_is_same_client(style_features(run, untrained=True))
+        train, clients = run.federation.train, run.federation.clients
+        return {
+            "protocol": "style",
+            "model": "each client's own style encoder",
+            "images": f"{train.name}: up to {PICTURED} train of each of {clients} clients",
+            **found.to_dict(),
+            "untrained": untrained.accuracy,
+            "gain": found.accuracy - untrained.accuracy,
+        }
 
 
 # --- whose encoder, on which images -----------------------------------------------------------------
 
 
-def own_encoder(run: Finished, client: int) -> nn.Module:
+def own_encoder(run: LoadedRun, client: int) -> nn.Module:
     """A copy of a client's own encoder, which the client first trains for `probe.local_epochs`."""
     epochs = run.config.probe.local_epochs
     model = run.models.load_client(run.server, run.memory_rounds, client, local_epochs=epochs)
     return copy.deepcopy(run.config.method.personal_encoder(model))
 
 
-def _labelled(run: Finished) -> tuple[ImageSet, ImageSet]:
+def _labelled(run: LoadedRun) -> tuple[ImageSet, ImageSet]:
     train, test = run.federation.train, run.federation.test
     why_not = Prober.why_not(train, test)
     if why_not or test is None:
@@ -134,7 +141,7 @@ def _numbers(values: Tensor) -> list[int]:
     return [int(number) for number in np.unique(values.numpy())]
 
 
-def _as_seen_by(client: int, run: Finished, images: ImageSet) -> ImageSet:
+def _as_seen_by(client: int, run: LoadedRun, images: ImageSet) -> ImageSet:
     """Images with the client's own shift."""
     return replace(images, x=run.trained.shift.apply(images.x, client, run.federation.clients))
 
@@ -154,7 +161,7 @@ def _linear(prober: Prober, encoder: nn.Module) -> Scores:
 
 
 def _entry(
-    run: Finished, protocol: str, model: str, scores: Sequence[Scores], untrained: Sequence[Scores]
+    run: LoadedRun, protocol: str, model: str, scores: Sequence[Scores], untrained: Sequence[Scores]
 ) -> dict[str, Any]:
     train, test = _labelled(run)
     whole = Prober(train, test, run.config.data, run.config.probe, run.device, run.config.seed)
@@ -188,7 +195,7 @@ class StyleFeatures:
     style_names: tuple[str, ...]
 
 
-def style_features(run: Finished, *, untrained: bool = False) -> StyleFeatures:
+def style_features(run: LoadedRun, *, untrained: bool = False) -> StyleFeatures:
     """Of up to 100 images of each client, evenly spread over its own, from its own style encoder."""
     model, train, data = run.models.runner.model, run.federation.train, run.config.data
     if not model.has("style"):
@@ -209,7 +216,7 @@ def style_features(run: Finished, *, untrained: bool = False) -> StyleFeatures:
     return StyleFeatures(torch.cat(found), torch.cat(clients), styles, train.domains)
 
 
-def told_apart(seen: StyleFeatures) -> Scores:
+def nearest_is_same_client(seen: StyleFeatures) -> Scores:
     """Whether the nearest other feature, by cosine, is of the same client."""
     unit = F.normalize(seen.features.double(), dim=1)
     nearest = (unit @ unit.T).fill_diagonal_(-2.0).argmax(dim=1)

@@ -12,7 +12,7 @@ from fedssl import experiment
 from fedssl.config import load
 from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.memory import MemoryStore
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.generative.grids import Grid, Labels
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
@@ -34,7 +34,7 @@ class Adapt(Use):
         path = folder / f"adapted-{self.rounds}"
         directory = RunDir.open(path) if (path / "config.toml").exists() else self._begin(studio, path)
         experiment.resume(path, Listener())
-        new = Studio(bring_back(directory, {}))
+        new = Studio(load_run(directory, {}))
         found: dict[str, Any] = {"run": str(path), "rounds": self.rounds}
         found |= Grid(name="grid").do(new, folder)
         if new.classes:

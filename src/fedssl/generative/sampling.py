@@ -15,7 +15,7 @@ from fedssl.data.images import ImageSet
 from fedssl.data.views import plain
 from fedssl.engines.tasks import Task
 from fedssl.errors import ConfigError, DataError
-from fedssl.evaluation.protocols import Finished
+from fedssl.evaluation.loaded import LoadedRun
 from fedssl.models.model import Model
 from fedssl.objectives.generative.canvas import Canvas
 from fedssl.objectives.generative.image import ImageModel, canvas_of
@@ -39,7 +39,7 @@ class Draws(Protocol):
 class Studio:
     """The generators of all clients of a run, ready to draw."""
 
-    run: Finished
+    run: LoadedRun
     _models: dict[int, Model] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedssl.errors import ConfigError, did_you_mean
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.generative.sampling import Studio
 from fedssl.options import Choice, build
 from fedssl.registry import Registry
@@ -49,7 +49,7 @@ def generate(
     use: Use = build(USES.get(what), {"name": what, **options}, what)
     folder = Path(out) if out is not None else directory.path / "generated"
     with with_threads(0):
-        studio = Studio(bring_back(directory, {}))
+        studio = Studio(load_run(directory, {}))
         folder.mkdir(parents=True, exist_ok=True)
         found = use.do(studio, folder)
     with open(directory.path / "generated.jsonl", "a", encoding="utf-8") as file:

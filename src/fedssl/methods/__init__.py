@@ -25,4 +25,5 @@ METHODS = Registry(
         "fedu": "fedssl.methods.fedu:FedU",
         "constant-mu": "fedssl.methods.constant_mu:ConstantMu",
     },
+    base="fedssl.methods.method:Method",
 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedssl.data.federation import ClientImages
-from fedssl.data.options import ViewsConfig
+from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import CPU, Views, plain
 from fedssl.models.heads import build_projector
 from fedssl.models.model import Model, Part
@@ -44,7 +44,7 @@ class StyleViews(Views):
     """Two "views" of an image: as it is, and its outlines."""
 
     def __init__(self, like: Views) -> None:
-        super().__init__(ViewsConfig(recipe="plain"), "plain", like.size, like.channels, like.mean, like.std)
+        super().__init__(build_recipe("plain"), like.size, like.channels, like.mean, like.std)
 
     def __call__(
         self, images: Tensor, rng: torch.Generator | None = None, device: torch.device = CPU

@@ -18,4 +18,5 @@ OBJECTIVES = Registry(
         "linear-gan": "fedssl.papers.simpson.model:LinearGAN",
         "vae": "fedssl.objectives.generative.vae:VAE",
     },
+    base="fedssl.objectives.objective:Objective",
 )

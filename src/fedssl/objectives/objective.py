@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedssl.data.view_recipes import ViewRecipe
 from fedssl.models.encoders import Encoder, build_encoder
 from fedssl.models.model import Model
 from fedssl.models.options import ModelConfig
@@ -24,7 +25,8 @@ class Objective(Choice):
     swap one client's tensors for another's in place.
     """
 
-    views: ClassVar[str] = "simclr"  # the recipe it was published with
+    # The views that `views.recipe=auto` makes: a name in `fedssl list views`, or a class of one's own.
+    views: ClassVar[str | type[ViewRecipe]] = "simclr"
     num_views: ClassVar[int] = 2
     needs_labels: ClassVar[bool] = False
     own_encoder: ClassVar[str] = ""  # what it trains in place of the encoder that `model.encoder` names

@@ -17,7 +17,7 @@ from fedssl.data.partitions import Pool
 from fedssl.data.views import Views
 from fedssl.engines.loop import sample_clients
 from fedssl.engines.runner import build_network, find_device
-from fedssl.experiment import settled
+from fedssl.experiment import with_machine_defaults
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.training import autocast
 from fedssl.rng import torch_rng
@@ -135,7 +135,7 @@ class Stopwatch:
 def measure(config: Config, shape: tuple[int, int, int]) -> Pace:
     """A line through two sizes of batch: views, forward, backward and update on random images."""
     # Several workers are at least as fast as one process with the threads of all.
-    with with_threads(settled(config).engine.all_threads):
+    with with_threads(with_machine_defaults(config).engine.all_threads):
         step = _Step(config, shape)
         step.seconds(2)  # the first one is slower
         few = _fastest(step, 2)
@@ -166,8 +166,7 @@ class _Step:
         objective = config.objective
         self.optimizer = Optimizer(objective.trained(self.model), config.train, config.train.lr)
         self.views = Views(
-            config.views,
-            objective.views,
+            config.views.resolve(objective.views),
             (height, width),
             depth,
             config.data.mean,

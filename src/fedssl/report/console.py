@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedssl.data.partition_picture import text_bars
 from fedssl.listener import Listener, RunInfo
+from fedssl.report.detection import detection_table
 
 
 class ConsoleListener(Listener):
@@ -167,6 +168,30 @@ def class_table(probe: dict[str, Any]) -> Table:
     for row in probe["per_class"]:
         numbers = [f"{row[key]:.1%}" for key in ("precision", "recall", "f1")]
         table.add_row(str(row["class"]), *numbers, str(row["count"]))
+    return table
+
+
+def evaluation_tables(found: dict[str, Any]) -> list[Table]:
+    """What `fedssl eval` prints: the tables of a probe or of detection, or else the numbers as they are."""
+    if "box" in found:
+        return [detection_table(found)]
+    if not {"accuracy", "macro_f1", "untrained", "gain", "per_class"} <= found.keys():
+        return [number_table(found)]
+    return [
+        final_table([found]),
+        *([style_table(found)] if found.get("styles") else []),
+        class_table(found),
+    ]
+
+
+def number_table(found: dict[str, Any]) -> Table:
+    """The numbers and texts that a protocol of the user's found, one a row."""
+    table = Table(title=found["protocol"], title_justify="left")
+    table.add_column("name")
+    table.add_column("value", justify="right")
+    for name, value in found.items():
+        if name != "protocol" and isinstance(value, str | int | float):
+            table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
     return table
 
 

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from fedssl.data import sets
 from fedssl.data.images import ImageSet
-from fedssl.data.options import DataConfig, ViewsConfig
-from fedssl.data.views import Views, fitting
+from fedssl.data.options import DataConfig
+from fedssl.data.view_recipes import build_recipe
+from fedssl.data.views import Views
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.features import extract
 from fedssl.evaluation.linear import fit
@@ -155,8 +156,7 @@ def _train(
 ) -> None:
     given = trained.description["input"]
     mean, std = given["mean"][0], given["std"][0]
-    config = fitting(ViewsConfig(recipe="supervised"), images)
-    views = Views(config, "supervised", images.size, images.channels, mean, std, num_views=1)
+    views = Views.of(images, build_recipe("supervised"), "supervised", mean, std, num_views=1)
     assert images.y is not None
     network.requires_grad_(True)
     replace_narrow_strides(network)

@@ -115,8 +115,8 @@ def at_site(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
     from fedssl.config import from_values
     from fedssl.data.federation import Federation
     from fedssl.data.sets import load_whole
+    from fedssl.engines.live import LiveRun
     from fedssl.engines.memory import MemoryStore
-    from fedssl.engines.runner import ClientRunner, build_network
 
     config = own_config(from_values(text["config"]), node)
     torch.set_num_threads(config.engine.threads)
@@ -124,12 +124,9 @@ def at_site(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
     nothing = np.empty(0, dtype=np.int64)
     parts = [nothing for _ in range(int(text["clients"]))]
     parts[int(text["client"])] = np.arange(len(images))
-    return ClientRunner(
-        config,
-        Federation(images, None, parts, nothing),
-        build_network(config, images.size, images.channels, 0),
-        MemoryStore(run_folder(text, node) / "memories", config.engine.cache_mb),
-    )
+    memories = MemoryStore(run_folder(text, node) / "memories", config.engine.cache_mb)
+    # Sites share no classes: the network is the one that the server builds without labels.
+    return LiveRun(config, Federation(images, None, parts, nothing), memories, classes=0).runner
 
 
 def own_config(config: Config, node: Mapping[str, Any]) -> Config:

@@ -261,9 +261,9 @@ class GridLoop(RoundLoop):
         return [ids[place] for place in selected], [ids[place] for place in spares]
 
     def run(
-        self, server: ServerState, start: int, told: Callable[[RoundReport, ServerState], None]
+        self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]
     ) -> ServerState:
-        server = super().run(server, start, told)
+        server = super().run(server, start, after_round)
         if self.engine.at_sites:
             self._deliver(server)
         return server

@@ -17,7 +17,7 @@ from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.loop import draw_clients, planned
 from fedssl.engines.tasks import Task
 from fedssl.errors import RunError
-from fedssl.evaluation.protocols import Finished, bring_back
+from fedssl.evaluation.loaded import LoadedRun, load_run
 from fedssl.rundir import RunDir
 from fedssl.state import ServerState, State, layer_distances
 from fedssl.threads import with_threads
@@ -27,7 +27,7 @@ from fedssl.threads import with_threads
 class LocalModels:
     """The local models of a run's last round, and for each the global model it went into."""
 
-    finished: Finished
+    finished: LoadedRun
     round: int
     local: dict[int, State]  # by client
     merged: dict[int, State]
@@ -65,10 +65,10 @@ def local_models(run: str | Path) -> LocalModels:
     """
     directory = RunDir.open(run)
     with with_threads(0):
-        finished = bring_back(directory, {})
+        finished = load_run(directory, {})
         if not finished.models.runner.backbone:
             raise RunError(f"method {finished.trained.method.name} shares no encoder to drift from")
-        checkpoints = Checkpoints(directory.checkpoints, 0, finished.models.runner.memories)
+        checkpoints = finished.live.checkpoints
         number = checkpoints.rounds()[-1]
         line = next(line for line in directory.metrics() if line["round"] == number)
         local = _remembered(finished, line) or _run_again(finished, checkpoints, number, line)
@@ -84,7 +84,7 @@ def _model_of(server: ServerState, number: int) -> State:
     return server.states[number] if len(server.states) > 1 else server.model
 
 
-def _remembered(finished: Finished, line: dict[str, Any]) -> dict[int, State]:
+def _remembered(finished: LoadedRun, line: dict[str, Any]) -> dict[int, State]:
     """Local models from the clients' memories; nothing if these do not hold them."""
     runner, found = finished.models.runner, {}
     if not set(runner.backbone) <= set(runner.boundary.stays):
@@ -95,7 +95,7 @@ def _remembered(finished: Finished, line: dict[str, Any]) -> dict[int, State]:
 
 
 def _run_again(
-    finished: Finished, checkpoints: Checkpoints, number: int, line: dict[str, Any]
+    finished: LoadedRun, checkpoints: Checkpoints, number: int, line: dict[str, Any]
 ) -> dict[int, State]:
     runner, config = finished.models.runner, finished.trained
     if not config.engine.sees_clients:

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedssl.engines.checkpoint import Checkpoints
 from fedssl.errors import RunError
-from fedssl.evaluation.protocols import Finished, bring_back
+from fedssl.evaluation.loaded import LoadedRun, load_run
 from fedssl.rng import torch_rng
 from fedssl.rundir import RunDir
 from fedssl.state import State, restore
@@ -59,7 +58,7 @@ def plane_through(points: Numbers) -> Plane:
 def landscape(run: str | Path, grid: int = 15, images: int = 512) -> Landscape:
     """Losses on a grid × grid plane through a run's checkpoints."""
     directory = RunDir.open(run)
-    finished = bring_back(directory, {})
+    finished = load_run(directory, {})
     rounds, states = _states(directory, finished)
     layers = _layers(finished)
     plane = plane_through(np.stack([_flat(state, layers) for state in states]))
@@ -75,9 +74,9 @@ def landscape(run: str | Path, grid: int = 15, images: int = 512) -> Landscape:
     return Landscape(rounds, plane, xs, ys, losses)
 
 
-def _states(directory: RunDir, finished: Finished) -> tuple[list[int], list[State]]:
+def _states(directory: RunDir, finished: LoadedRun) -> tuple[list[int], list[State]]:
     """The global model before round 1 and at every checkpoint."""
-    checkpoints = Checkpoints(directory.checkpoints, 0, finished.models.runner.memories)
+    checkpoints = finished.live.checkpoints
     rounds = checkpoints.rounds()
     if len(rounds) < 2:
         raise RunError(
@@ -90,7 +89,7 @@ def _states(directory: RunDir, finished: Finished) -> tuple[list[int], list[Stat
     ]
 
 
-def _layers(finished: Finished) -> list[str]:
+def _layers(finished: LoadedRun) -> list[str]:
     """Trained tensors of the global model: no statistics, no counters."""
     runner = finished.models.runner
     return [name for name, _ in runner.model.named_parameters() if name in runner.uploads]
@@ -114,7 +113,7 @@ def _axis(along: Numbers, grid: int) -> Numbers:
 class _Loss:
     """The objective on fixed views; BatchNorm uses the batch's statistics, which fit any weights."""
 
-    def __init__(self, finished: Finished, images: int) -> None:
+    def __init__(self, finished: LoadedRun, images: int) -> None:
         config, self.runner = finished.trained, finished.models.runner
         self.objective, self.seed = config.objective, config.seed
         train, rng = finished.federation.train, torch_rng(config.seed, "landscape")

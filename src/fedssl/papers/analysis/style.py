@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedssl.evaluation.protocols import bring_back
+from fedssl.evaluation.loaded import load_run
 from fedssl.evaluation.styles import StyleFeatures, style_features
 from fedssl.rundir import RunDir
 
 
 def of_run(path: str | Path) -> StyleFeatures:
     """h_s of some images of every client of a finished run of FedStyle."""
-    return style_features(bring_back(RunDir.open(path), {}))
+    return style_features(load_run(RunDir.open(path), {}))
 
 
 def embed(seen: StyleFeatures, seed: int = 0) -> NDArray[np.float32]:

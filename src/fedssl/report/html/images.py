@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError, FedsslError
 from fedssl.evaluation.features import check_features, extract
-from fedssl.evaluation.protocols import Finished, bring_back
+from fedssl.evaluation.loaded import LoadedRun, load_run
 from fedssl.extras import installed
 from fedssl.report.html.pictures import Pixels, sprite, thumbnail
 from fedssl.rng import derive, numpy_rng
@@ -67,7 +67,7 @@ def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict
     if not directory.config().engine.sees_clients:
         raise DataError("the images are at the sites")
     progress(0, 4, "loading images")
-    run = bring_back(directory, {})
+    run = load_run(directory, {})
     encoder = run.models.exported(run.server, run.memory_rounds)
     data, device = run.trained.data, run.device
 
@@ -91,7 +91,7 @@ def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict
     return drawn
 
 
-def gallery(run: Finished) -> tuple[ImageSet, Indices]:
+def gallery(run: LoadedRun) -> tuple[ImageSet, Indices]:
     """Images of the clients as they see them, in random order, and whose they are."""
     federation, config = run.federation, run.trained
     sizes = [len(part) for part in federation.parts]
@@ -161,7 +161,7 @@ def _map(
 
 
 def _strips(
-    run: Finished, images: ImageSet, owners: Indices, known: Tensor, features: Callable[[ImageSet], Tensor]
+    run: LoadedRun, images: ImageSet, owners: Indices, known: Tensor, features: Callable[[ImageSet], Tensor]
 ) -> list[dict[str, Any]]:
     """A few test images (or, without a test split, images of the clients), each with its nearest."""
     test = run.federation.test

@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedssl.api import listeners
+from fedssl.api import all_listeners
 from fedssl.config import load, parse_overrides
 from fedssl.engines.flower.engine import Flower, own_threads
 from fedssl.errors import ConfigError, FedsslError
@@ -34,7 +34,7 @@ def open_run(run: str, config: str, overrides: str) -> RunDir:
 
 def serve(grid: Grid, directory: RunDir) -> None:
     """The whole run, with the grid's nodes as clients."""
-    listener = listeners(quiet=False)
+    listener = all_listeners(quiet=False)
     if directory.result_file.exists():
         listener.note(f"{directory.path} has finished already")
         return

@@ -1,0 +1,97 @@
+"""A run put together in this process: images, network, client memories, runner, and the server's last state.
+
+Training, worker processes, Flower sites and evaluation all put a run together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from fedssl.config import Config
+from fedssl.data.federation import Federation
+from fedssl.engines.checkpoint import Checkpoints
+from fedssl.engines.loop import RoundReport
+from fedssl.engines.memory import MemoryStore
+from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.progress import Progress
+from fedssl.state import ServerState
+
+
+class LiveRun:
+    """What every process that takes part in a run has.
+
+    Args:
+        config: the run's config.
+        federation: the images, and which client has which.
+        memories: what clients keep between rounds.
+        classes: number of classes that the network is built for; None: those of the images.
+    """
+
+    def __init__(
+        self, config: Config, federation: Federation, memories: MemoryStore, classes: int | None = None
+    ) -> None:
+        images = federation.train
+        self.config, self.federation, self.memories = config, federation, memories
+        self.network = build_network(
+            config, images.size, images.channels, len(images.classes) if classes is None else classes
+        )
+        self.runner = ClientRunner(config, federation, self.network, memories)
+
+    @property
+    def device(self) -> torch.device:
+        return self.runner.device
+
+
+class ServerRun(LiveRun):
+    """A run with its checkpoints: where the server is, or where a finished run is loaded.
+
+    Attributes:
+        round: the last round that `server` has seen; 0 before the first.
+        server: the server's state after that round.
+        memory_rounds: for every client with a memory, the round that wrote it.
+    """
+
+    def __init__(self, config: Config, checkpoints: Path, keep: int = 0, progress: Progress | None = None):
+        """Load the images and the last checkpoint.
+
+        Args:
+            config: the run's config.
+            checkpoints: the folder of the run's checkpoints and client memories.
+            keep: checkpoints to keep when new ones are written; 0: all.
+            progress: called while images are loaded.
+        """
+        engine = config.engine
+        memories = engine.memories(checkpoints / "clients")
+        super().__init__(config, engine.federation(config, progress), memories)
+        self.checkpoints = Checkpoints(checkpoints, keep, memories)
+        self.round, self.server = self.checkpoints.latest() or (0, self.runner.first_server())
+        self.memory_rounds = memories.rounds(self.round)
+
+    def train(self, after_round: Callable[[RoundReport], bool]) -> None:
+        """Run the rounds that are left.
+
+        Args:
+            after_round: called after every round, when `round`, `server` and `memory_rounds` are up to date;
+                whether the run stops here.
+        """
+        config, engine = self.config, self.config.engine
+        clients = engine.clients(config, self.runner, self.federation)
+        try:
+            loop = engine.loop(config, self.runner, self.federation, clients)
+            loop.memory_rounds = self.memory_rounds = self.memories.rewind(self.round)
+
+            def follow(report: RoundReport, server: ServerState) -> bool:
+                self.round, self.server = report.round, server
+                return after_round(report)
+
+            self.server = loop.run(self.server, self.round, follow)
+            self.checkpoints.wait()
+        finally:
+            clients.close()
+
+    def save(self) -> None:
+        """Write a checkpoint in the background."""
+        self.checkpoints.save(self.round, self.server, self.memory_rounds)
