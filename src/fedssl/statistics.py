@@ -25,17 +25,10 @@ SAMPLED_PATTERNS = 100_000
 RULE = (
     "Differences are paired over seeds. Held and not held need a two-sided paired t-test against the margin "
     "with p ≤ 0.05 after Holm's correction over all comparisons of this table; from six seeds on, an exact "
-<<<<<<< ours
-    "sign-flip permutation test has to agree (p ≤ 0.05, uncorrected). Everything else is undecided, with the "
-    "smallest distance from the margin that n seeds could have shown. The interval has the confidence "
-    "level at which Holm's procedure tested the line (95 % for a single comparison, more for several), so "
-    "that it excludes the margin exactly when the corrected p is at most 0.05."
-=======
     "sign-flip permutation test has to agree (p ≤ 0.05, uncorrected). Everything else is undecided, with "
     "the smallest distance from the margin that this many seeds could have shown. The interval has the "
     "confidence level at which Holm's procedure tested the line (95 % for a single comparison, more for "
     "several), so that it excludes the margin exactly when the corrected p is at most 0.05."
->>>>>>> theirs
 )
 
 
