@@ -24,7 +24,8 @@ import pytest
 from PIL import Image
 
 import fedssl
-from fedssl import cli, keys
+from fedssl import cli
+from fedssl.commands import keys
 from fedssl.config import Config, load, parse_overrides
 from fedssl.errors import FedsslError
 from fedssl.generative.use import USES
