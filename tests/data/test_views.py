@@ -304,7 +304,6 @@ def test_bits_depend_neither_on_threads_nor_on_the_batch(name: str) -> None:
 def test_numbas_first_parallel_work_leaves_pytorchs_threads_alone() -> None:
     program = """
 import torch
-from fedssl.data.options import ViewsConfig
 from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
 torch.set_num_threads(1)

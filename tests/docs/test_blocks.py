@@ -147,10 +147,20 @@ def test_a_page(page: str, place: Path) -> None:
                     run(command, place)
     for file in place.glob("runs/*/metrics.jsonl"):
         assert [line["failed"] for line in map(json.loads, file.open()) if line["failed"]] == [], file
-    shown = "\n".join(
-        command.text for block in listed for command in commands(block) if block.language in SHELL
+    files = [block.file for block in listed if block.file]
+    assert [file for file in files if not is_used(file, listed)] == [], "nobody uses it"
+
+
+def is_used(file: str, listed: list[Block]) -> bool:
+    """Whether a command names the file of a page, or its Python imports it."""
+    in_commands = any(
+        file in command.text for block in listed if block.language in SHELL for command in commands(block)
     )
-    assert [block.file for block in listed if block.file and block.file not in shown] == [], "nobody uses it"
+    return in_commands or any(
+        f"from {Path(file).stem} import" in block.text
+        for block in listed
+        if block.language == "python" and not block.file
+    )
 
 
 def reason_not_to_run(command: Command, page: str) -> str:
