@@ -13,7 +13,7 @@ from fedssl.errors import ConfigError
 from fedssl.methods import METHODS
 from fedssl.objectives import OBJECTIVES
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "fedssl.commands.schema.json"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "fedssl.schema.json"
 
 
 @pytest.fixture(scope="module")

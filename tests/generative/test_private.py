@@ -21,7 +21,7 @@ from fedssl.engines.tasks import Task
 from fedssl.methods.client import Client
 from fedssl.methods.padpaf import PaDPaF
 from fedssl.models.model import Model
-from fedssl.state import Broadcast, ClientMemory, ServerState
+from fedssl.state import Broadcast, ServerState, State
 from tests.generative.small import KINDS
 
 # By hand, and not from the model's own roles: what PaDPaF keeps at home (section 4.1).
@@ -51,8 +51,8 @@ class SharesStatistics(PaDPaF):
 class Forgets(PaDPaF):
     """Broken: a client begins every round with fresh private parts."""
 
-    def receive(self, client: Client, broadcast: Broadcast, memory: ClientMemory) -> dict[str, float]:
-        return super().receive(client, broadcast, ClientMemory())
+    def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
+        return super().receive(client, broadcast, {})
 
 
 class ServerOverwrites(PaDPaF):
@@ -113,12 +113,22 @@ def test_private_tensors_stay_and_are_not_touched(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("broken", [SharesAll, SharesStatistics, Forgets, ServerOverwrites])
-def test_the_check_fails_where_the_split_is_broken(kind: str, broken: type[PaDPaF], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (SharesAll, "in an upload"),
+        (SharesStatistics, "in an upload"),
+        (Forgets, "changed with the server's update"),
+        (ServerOverwrites, "changed with the server's update"),
+    ],
+)
+def test_the_check_fails_where_the_split_is_broken(
+    kind: str, broken: type[PaDPaF], problem: str, tmp_path: Path
+) -> None:
     if kind == "linear-gan" and broken is SharesStatistics:
         pytest.skip("it has no buffers")
     config = load(KINDS[kind]).model_copy(update={"method": broken(name="broken")})
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=problem):
         check(config, tmp_path)
 
 

@@ -33,7 +33,7 @@ def a_client(folder: Path, round: int = 1, **keys: Any) -> Client:
     server = runner.first_server()
     task = Task(round, 0, config.method.broadcast(server, 0, round))
     client = runner.client(task)
-    config.method.receive(client, task.broadcast, runner.memories.load(0, 0))
+    runner._receive(client, task)
     return client
 
 

@@ -145,7 +145,8 @@ from fedssl.objectives import OBJECTIVES
 config = ModelConfig(width=4)
 for name in OBJECTIVES:
     kind = OBJECTIVES.get(name)
-    if kind.__module__.startswith("fedssl.objectives") and name != "mae":
+    generative = kind.__module__.startswith("fedssl.objectives.generative")
+    if kind.__module__.startswith("fedssl.objectives") and name != "mae" and not generative:
         encoder = build_encoder(config, (8, 8), 3)
         objective = kind(name=name)
         model = objective.build(encoder.module, encoder.features, config, classes=2)
