@@ -58,7 +58,11 @@ def naive(rule: str, previous: State, uploads: list[Upload]) -> dict[str, Array]
             "l-dawa-fedavg": angles * by_samples,
             "l-dawa-loss": angles * softmax,
         }
-        if rule in betas:
+        if rule == "fixed-norms":
+            new[name] = np.tensordot(by_samples, w, axes=1)
+            if w.ndim > 2:  # a dimension for clients, and two or more of its own
+                new[name] *= np.linalg.norm(array(previous[name])) / np.linalg.norm(new[name])
+        elif rule in betas:
             new[name] = np.tensordot(by_samples if name in STATISTICS else betas[rule], w, axes=1)
         elif rule == "median":
             new[name] = np.median(w, axis=0)

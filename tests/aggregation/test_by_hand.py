@@ -38,6 +38,7 @@ NEAR, FAR = 15 / (15 + math.sqrt(2)), math.sqrt(2) / (15 + math.sqrt(2))
     ("rule", "expected"),
     [
         ("fedavg", (0.75 * 4 - 0.25 * 6, 0.75 * 3 - 0.25 * 8)),  # (1.5, 0.25)
+        ("fixed-norms", (0.75 * 4 - 0.25 * 6, 0.75 * 3 - 0.25 * 8)),  # one dimension: as FedAvg
         ("loss", (0.8 * 4 - 0.2 * 6, 0.8 * 3 - 0.2 * 8)),  # (2, 0.8)
         ("euc", (NEAR * 4 - FAR * 6, NEAR * 3 - FAR * 8)),
         ("l-dawa", ((0.96 * 4 + 6) / 2, (0.96 * 3 + 8) / 2)),  # (4.92, 5.44)

@@ -13,6 +13,7 @@ AGGREGATIONS = Registry(
     "aggregation",
     {
         "fedavg": "fedssl.aggregation.fedavg:FedAvg",
+        "fixed-norms": "fedssl.aggregation.fixed_norms:FixedNorms",
         "loss": "fedssl.aggregation.loss:Loss",
         "euc": "fedssl.aggregation.euc:Euc",
         "m-dawa": "fedssl.aggregation.m_dawa:MDawa",

@@ -9,8 +9,8 @@ taken from the largest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from fedssl.state import State, Upload
 
 class Rule(Choice):
     """Turns the previous global state and the uploads of a round into the next global state."""
+
+    # Whether it changes the length of weights, so that averaged normalisation statistics do not fit them.
+    scales_weights: ClassVar[bool] = False
 
     def start(
         self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
@@ -65,10 +68,11 @@ class Fold(ABC):
     """An aggregate in the making. It changes no tensor it is given, and returns none of them."""
 
     def __init__(self, previous: State, statistics: frozenset[str]) -> None:
-        self.previous = previous
+        self.previous, self.statistics = previous, statistics
         self.reference = Reference(previous, statistics)
         # By client: `angle`, δ of the whole model; `angles`, that of each layer; `layer_angle`, their mean.
         self.report: dict[int, dict[str, Any]] = {}
+        self.after: Callable[[State], State] = lambda tensors: tensors  # what follows the sum
         self._counters: State = {}
         self._finished = False
 
@@ -93,7 +97,7 @@ class Fold(ABC):
         if not self.report:
             raise RunError("nothing to aggregate: the round has no uploads")
         self._finished = True
-        tensors = {**self._finish(), **self._counters}
+        tensors = {**self.after(self._finish()), **self._counters}
         return {name: tensors[name].to(old.device, old.dtype) for name, old in self.previous.items()}
 
     def _still_open(self) -> None:

@@ -11,13 +11,16 @@ e^−L for any L, and the inverse of a zero distance is e^∞, which outweighs a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedssl.aggregation.angles import Comparison, Reference
+from fedssl.aggregation.pooling import second_moments, variances
 from fedssl.aggregation.rule import Fold, Rule, check, is_counter, sum_type
 from fedssl.state import State, Upload
 
@@ -39,6 +42,12 @@ class ScaledSum(Rule):
     client_side: bool = Field(
         False, description="clients scale their own layers, and the server only sums (secure aggregation)"
     )
+    statistics: Literal["mean", "scaled", "pooled"] = Field(
+        "mean",
+        description="BatchNorm's running statistics. mean: averaged by number of images; scaled: weighted "
+        "and scaled by the rule, as layers are; pooled: those of all images together, whose variance "
+        "includes the differences between the clients' means",
+    )
 
     def known(self, upload: Upload) -> Weight | None:
         """What every layer of this client counts for, if that does not depend on how it compares."""
@@ -52,13 +61,24 @@ class ScaledSum(Rule):
         return known
 
     def weights(self, compared: Comparison, upload: Upload) -> dict[str, Weight]:
-        """What each floating tensor of this client counts for: layers by the rule, statistics by samples."""
+        """What each floating tensor counts for: layers by the rule, statistics as `statistics` says."""
         average = by_samples(upload)
+        ruled = self.statistics == "scaled"
         return {
-            name: self.weight(name, compared, upload) if name in compared.angles else average
+            name: self.weight(name, compared, upload) if ruled or name in compared.angles else average
             for name, tensor in upload.state.items()
             if not is_counter(tensor)
         }
+
+    def prepare(self, previous: State, upload: Upload, statistics: frozenset[str]) -> Upload:
+        """What is summed in place of an upload: the same, unless variances are pooled."""
+        if self.statistics != "pooled":
+            return upload
+        return replace(upload, state=second_moments(upload.state, previous, statistics))
+
+    def complete(self, previous: State, statistics: frozenset[str], mean: State) -> State:
+        """The new global tensors, from the weighted means of what was summed."""
+        return variances(mean, previous, statistics) if self.statistics == "pooled" else mean
 
     def scale(
         self,
@@ -76,7 +96,8 @@ class ScaledSum(Rule):
         weights = self.weights(Reference(previous, statistics).compare(upload.state), upload)
         masses = {}
         for name, weight in weights.items():
-            log_mass = weight.log_mass - (0.0 if name in statistics else reference)
+            by_rule = self.statistics == "scaled" or name not in statistics
+            log_mass = weight.log_mass - (reference if by_rule else 0.0)
             if math.isfinite(log_mass) and abs(log_mass) > REACH:
                 raise ValueError(
                     f"client {upload.client}: the mass of {name} is e^{log_mass:.0f}, which a sum of floats "
@@ -88,18 +109,25 @@ class ScaledSum(Rule):
     def start(
         self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
     ) -> Fold:
+        fold: Fold
         if self.client_side:
             from fedssl.aggregation.secure import SumOnly
 
-            return SumOnly(previous, statistics)
-        return SummingFold(self.at(round), previous, statistics)
+            fold = SumOnly(previous, statistics)
+        else:
+            fold = SummingFold(self.at(round), previous, statistics)
+        fold.after = partial(self.at(round).complete, previous, statistics)
+        return fold
 
     def on_client(
         self, previous: State, upload: Upload, statistics: frozenset[str], round: int | None = None
     ) -> Upload:
         from fedssl.aggregation.secure import scaled
 
-        return scaled(self.at(round), previous, upload, statistics) if self.client_side else upload
+        if not self.client_side:
+            return upload
+        rule = self.at(round)
+        return scaled(rule, previous, rule.prepare(previous, upload, statistics), statistics)
 
     def at(self, round: int | None) -> ScaledSum:
         """The rule in force in a round."""
@@ -115,13 +143,15 @@ class SummingFold(Fold):
         self._sums = {name: Sum(old) for name, old in previous.items() if not is_counter(old)}
 
     def _add(self, upload: Upload) -> Comparison:
+        upload = self.rule.prepare(self.previous, upload, self.statistics)
         known = self.rule.known(upload)
         if known is None:
             compared = self.reference.compare(upload.state)
             rest = self.rule.weights(compared, upload)
         else:  # layers are added piece by piece, while they are in cache for the comparison
             layers = self.reference.layers
-            rest = dict.fromkeys(self._sums.keys() - layers.keys(), by_samples(upload))
+            average = known if self.rule.statistics == "scaled" else by_samples(upload)
+            rest = dict.fromkeys(self._sums.keys() - layers.keys(), average)
             scales = {name: self._sums[name].weigh(known) for name in layers}
             compared = self.reference.compare(
                 upload.state, lambda name, part, piece: self._sums[name].add(part, scales[name], piece)
