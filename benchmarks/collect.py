@@ -70,6 +70,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         ["workers.py --rounds 10", "workers.py --rounds 10 --clients 5,6 --partitions dirichlet"],
     ),
     "alone": ("Two worker processes, one client a round: longer", ["workers.py --rounds 40 --clients 1"]),
+    "busy": ("Beside busy processes", ["busy.py"]),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),
     "embed": (

@@ -33,7 +33,7 @@ ROOMS = (
     ("progress", "storage", "threads", "allocator", "state", "vectors", "statistics", "extras"),
     ("options",),
     ("registry", "rng"),
-    ("errors", "_version"),
+    ("errors", "_version", "openmp"),
 )
 
 # The exceptions: (importing module, imported room) -> why.

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedssl import aggregation, data
-from fedssl._version import __version__
+from fedssl.openmp import bound_spinning
+
+bound_spinning()  # before anything imports PyTorch
+
+from fedssl import aggregation, data  # noqa: E402
+from fedssl._version import __version__  # noqa: E402
 
 __all__ = [
     "Listener",

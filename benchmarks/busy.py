@@ -1,0 +1,146 @@
+"""A run on a machine that is also doing something else: views per second beside busy processes.
+
+A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops. A
+fair share is half of what it reaches idle. Settings are spin counts: how long threads wait before they sleep.
+The first is fedssl's default (`fedssl.openmp`), 300,000 is the GNU OpenMP library's own. Settings and conditions
+take turns.
+
+    python benchmarks/busy.py [--spins 10000,300000] [--one-thread] [--pieces 10] [--turn 1.0]
+
+The load average stands beside the ratios: on a machine that others use, too, they say less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from pacing import WARM, Contestant, Play, config_of, random_images, whole_run
+from ratios import Ratio, report
+
+from fedssl.openmp import SPINS
+
+UNBOUNDED = 300_000  # what the library takes where nobody says anything
+IDLE, BUSY = "idle", "busy"
+
+
+@contextmanager
+def endless_loops(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that need a core each; stopped until they are let go."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        send(loops, signal.SIGSTOP)
+        yield loops
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def send(loops: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    for loop in loops:
+        loop.send_signal(number)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to wait: threads of the run, and how long they spin."""
+
+    name: str
+    threads: int
+    spins: int
+
+
+def seconds_per_round(
+    plays: Mapping[Setting, Mapping[str, Play]], pieces: int, turn: float
+) -> dict[Setting, dict[str, float]]:
+    """Mean seconds of a round, by setting and condition."""
+    contestants: dict[tuple[Setting, str], Contestant] = {}
+    with endless_loops(os.cpu_count() or 1) as loops:
+        try:
+            for setting, runs in plays.items():
+                for condition, play in runs.items():
+                    with patch.dict(os.environ, {"GOMP_SPINCOUNT": str(setting.spins)}):
+                        contestants[setting, condition] = Contestant(f"{setting.name}, {condition}", play)
+            while any(len(each.ticks) <= WARM + pieces for each in contestants.values()):
+                for (_, condition), contestant in contestants.items():
+                    if condition == BUSY:
+                        send(loops, signal.SIGCONT)
+                    contestant.turn(turn)
+                    send(loops, signal.SIGSTOP)
+        finally:
+            for contestant in contestants.values():
+                contestant.end()
+    found: dict[Setting, dict[str, float]] = {}
+    for (setting, condition), contestant in contestants.items():
+        counted = contestant.pieces()[WARM:]
+        found.setdefault(setting, {})[condition] = sum(counted) / len(counted)
+    return found
+
+
+def ratios(found: Mapping[Setting, Mapping[str, float]], load: float) -> list[Ratio]:
+    """Idle against unbounded spinning; busy against half of the fastest idle speed."""
+    unbounded = next((each for each in found if each.spins == UNBOUNDED and each.threads > 1), None)
+    fastest = min(seconds[IDLE] for seconds in found.values())
+    rows = []
+    for setting, seconds in found.items():
+        default = setting.spins == SPINS and setting.threads > 1
+        note = f"{1 / seconds[IDLE]:.2f} rounds/s idle, {1 / seconds[BUSY]:.2f} busy; load average {load:.1f}"
+        if unbounded not in (None, setting):
+            value = found[unbounded][IDLE] / seconds[IDLE]
+            rows.append(
+                Ratio(
+                    f"{setting.name}: idle speed against unbounded spinning",
+                    value,
+                    least=0.97 if default else None,
+                    note=note,
+                )
+            )
+        rows.append(
+            Ratio(
+                f"{setting.name}: speed beside busy processes against the fair share",
+                2 * fastest / seconds[BUSY],
+                least=0.85 if default else None,
+                note=note,
+            )
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--spins", default=f"{SPINS},{UNBOUNDED}", help="spin counts, with commas")
+    parser.add_argument("--one-thread", action="store_true", help="also a run with a single thread")
+    parser.add_argument("--pieces", type=int, default=20, help="rounds that count")
+    parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn")
+    options = parser.parse_args()
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    settings = [Setting(f"spin {spins:,}", cores, spins) for spins in map(int, options.spins.split(","))]
+    if options.one_thread:
+        settings.append(Setting("one thread", 1, SPINS))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        file = random_images(folder, 512)
+
+        def run(setting: Setting, condition: str) -> Play:
+            keys = {"partition.clients": 2, "train.batch_size": 64, "engine.threads": setting.threads}
+            place = folder / f"{setting.name}-{condition}".replace(" ", "-").replace(",", "")
+            return whole_run(config_of(file, **keys), place)
+
+        plays = {setting: {each: run(setting, each) for each in (IDLE, BUSY)} for setting in settings}
+        report(ratios(seconds_per_round(plays, options.pieces, options.turn), load))
+
+
+if __name__ == "__main__":
+    main()
