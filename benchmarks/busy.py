@@ -1,9 +1,9 @@
 """A run on a machine that is also doing something else: views per second beside busy processes.
 
-A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops. A
-fair share is half of what it reaches idle. Settings are spin counts: how long threads wait before they sleep.
-The first is fedssl's default (`fedssl.openmp`), 300,000 is the GNU OpenMP library's own. Settings and conditions
-take turns.
+A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops.
+A fair share is half of what it reaches idle. Settings are spin counts: how long threads wait before they
+sleep. The first is fedssl's default (`fedssl.openmp`); 300,000 is the GNU OpenMP library's own. Settings and
+conditions take turns.
 
     python benchmarks/busy.py [--spins 10000,300000] [--one-thread] [--pieces 10] [--turn 1.0]
 

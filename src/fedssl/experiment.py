@@ -23,6 +23,7 @@ from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import described
+from fedssl.openmp import sleep_when_busy
 from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
 
@@ -75,7 +76,7 @@ class Experiment:
     def execute(self) -> None:
         engine = self.config.engine
         try:
-            with freed_memory_kept(), with_threads(engine.threads):
+            with freed_memory_kept(), sleep_when_busy(), with_threads(engine.threads):
                 self._set_up()
                 self._train()
                 with with_threads(engine.all_threads):

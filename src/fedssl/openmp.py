@@ -2,20 +2,124 @@
 
 At the end of every parallel loop PyTorch's threads wait for the last one. The GNU OpenMP library lets them
 spin for milliseconds, on processors that other programs may need: beside two busy processes on two cores, a
-run gets half of its fair share. With a bounded spin they sleep soon. The library reads the bound once, when it
-is loaded, so it has to be set before PyTorch is imported.
+run gets half of its fair share. Two things give most of it back and change no number:
+
+- The spin is bounded, before the library is loaded: it reads the bound once (`bound_spinning`).
+- While this process has to wait for processors, threads sleep almost at once (`sleep_when_busy`). The library
+  does that by itself where it has more threads than processors, so it is given some that do nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 # About 0.1 ms: longer than most waits within a training step, shorter than a time slice of the scheduler.
 SPINS = 10_000
 SET_BY_USERS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
+PERIOD = 0.25  # seconds between two looks at how long this process waited for a processor
+BUSY, IDLE = 0.05, 0.02  # as a share of the time: more is busy; less, for CALM looks, is idle
+CALM = 8
+
 
 def bound_spinning() -> None:
     """Bound the spinning of this process and of those it starts, unless the user has set how threads wait."""
-    if not any(name in os.environ for name in SET_BY_USERS):
+    if not _set_by_user():
         os.environ["GOMP_SPINCOUNT"] = str(SPINS)
+
+
+def _set_by_user() -> bool:
+    given = [name for name in SET_BY_USERS if name in os.environ]
+    return bool(given) and os.environ.get("GOMP_SPINCOUNT") != str(SPINS)
+
+
+# --- beside other programs --------------------------------------------------------------------------
+
+
+@contextmanager
+def sleep_when_busy() -> Iterator[None]:
+    """Let OpenMP's threads sleep whenever the calling thread has to wait for a processor.
+
+    Linux and the GNU OpenMP library; elsewhere, and where the user has set how threads wait, nothing happens.
+    """
+    delays = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    if _set_by_user() or not sys.platform.startswith("linux") or not delays.exists():
+        yield
+        return
+    stop = threading.Event()
+    watch = threading.Thread(target=_watch, args=(delays, stop), name="fedssl-busy", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watch.join()
+
+
+def _watch(delays: Path, stop: threading.Event) -> None:
+    busy, before, crowd = Busy(), _waited(delays), None
+    while not stop.wait(PERIOD):
+        now = _waited(delays)
+        share, before = (now - before) / PERIOD, now
+        if busy.look(share) and crowd is None:
+            crowd = Crowd()
+        elif not busy.now and crowd is not None:
+            crowd.leave()
+            crowd = None
+    if crowd is not None:
+        crowd.leave()
+
+
+def _waited(delays: Path) -> float:
+    """Seconds that a thread was ready to run, and had no processor."""
+    return int(delays.read_text().split()[1]) / 1e9
+
+
+class Busy:
+    """Whether the machine has other things to do: busy at once, idle again only after a while."""
+
+    def __init__(self) -> None:
+        self.now = False
+        self._calm = 0
+
+    def look(self, share: float) -> bool:
+        """Whether it is busy now; `share` of the time since the last look was spent waiting."""
+        self._calm = self._calm + 1 if share < IDLE else 0
+        self.now = share > BUSY or (self.now and self._calm < CALM)
+        return self.now
+
+
+class Crowd:
+    """More OpenMP threads than processors. They sleep, and keep the others from spinning, until it leaves."""
+
+    def __init__(self) -> None:
+        there, self._leave = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._gather, args=(there,), daemon=True)
+        self._thread.start()
+        there.wait()
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._thread.join()
+
+    def _gather(self, there: threading.Event) -> None:
+        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL) does nothing
+        threads = len(os.sched_getaffinity(0)) + 1
+        for library in loaded():
+            # The threads of a parallel section stay for the next one, as long as the one that began it lives.
+            library.GOMP_parallel(nothing, None, ctypes.c_uint(threads), ctypes.c_uint(0))
+        there.set()
+        self._leave.wait()
+
+
+def loaded() -> list[ctypes.CDLL]:
+    """The GNU OpenMP libraries of this process: PyTorch brings its own, and so do others."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    files = {line.split(maxsplit=5)[5] for line in lines if "/libgomp" in line}
+    return [ctypes.CDLL(file) for file in sorted(files)]

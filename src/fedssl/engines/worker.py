@@ -19,6 +19,7 @@ from fedssl.engines.live import LiveRun
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import FedsslError
+from fedssl.openmp import sleep_when_busy
 from fedssl.state import Broadcast
 from fedssl.storage import load_tensors, save_tensors
 
@@ -28,7 +29,7 @@ def main(folder: Path) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     runner = set_up(folder)
-    with freed_memory_kept():
+    with freed_memory_kept(), sleep_when_busy():
         for line in sys.stdin:
             try:
                 answer = work(runner, json.loads(line), folder)

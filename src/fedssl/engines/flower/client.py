@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 
 from fedssl.allocator import freed_memory_kept
 from fedssl.engines.flower import messages
+from fedssl.openmp import sleep_when_busy
 
 if TYPE_CHECKING:
     from fedssl.config import Config
@@ -71,7 +72,7 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
 
     try:
         runner, task = prepare(text, tensors, node)
-        with freed_memory_kept():
+        with freed_memory_kept(), sleep_when_busy():
             outcome = runner.run(task)
     except (FedsslError, WireError) as error:
         return Outcome(text["client"], failure=str(error))
