@@ -17,6 +17,7 @@ from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
 from fedssl.engines.live import ServerRun
 from fedssl.engines.loop import RoundReport
+from fedssl.engines.start import with_start_defaults
 from fedssl.errors import ConfigError, DataError, StopRun
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
@@ -30,7 +31,7 @@ from fedssl.threads import with_threads
 
 def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
     """A new run in `out` (default: runs/DATA-OBJECTIVE-METHOD-N)."""
-    config = with_machine_defaults(config)
+    config = with_start_defaults(with_machine_defaults(config))
     directory = RunDir.create(out or free_path(config), config)
     try:
         Experiment(directory, config, listener).execute()
@@ -164,7 +165,8 @@ class Experiment:
             described(
                 self.live.network.encoder, config.data.mean, config.data.std, images.size, images.channels
             )
-            | {"trained": encoder.owner},
+            | {"trained": encoder.owner}
+            | ({"init": config.model.init} if config.model.init else {}),
         )
         rounds = [(line["seconds"], line["views"], len(line["failed"])) for _, line in directory.lines()]
         seconds, views, failures = (sum(column) for column in zip(*rounds, strict=True))
@@ -215,7 +217,9 @@ class Experiment:
             shared_parameters=sum(runner.initial[name].numel() for name in runner.boundary.travels),
             device=str(runner.device),
             start=start,
-            warnings=images.warnings + (self.federation.test.warnings if self.federation.test else ()),
+            warnings=images.warnings
+            + (self.federation.test.warnings if self.federation.test else ())
+            + self.live.network.notes,
         )
 
 

@@ -57,6 +57,7 @@ class RunDir:
             return
         for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl"):
             (self.path / name).unlink(missing_ok=True)
+        (self.checkpoints / "start.safetensors").unlink(missing_ok=True)
         for folder in (self.memories, self.checkpoints, self.path):
             with suppress(OSError):  # it is not there, or something else is in it
                 folder.rmdir()

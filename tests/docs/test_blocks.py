@@ -43,6 +43,8 @@ WORLD: dict[str, dict[str, str]] = {
         "encoder.safetensors": "run/encoder.safetensors",
         "rebuild.py": "rebuild.py",
         "digit.png": "flat/0.png",
+        "runs/first": "run",
+        "photos": "photos",
     },
     "faq.md": {
         "photos": "photos",
@@ -79,6 +81,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("deploy.md", "flwr"): "needs a SuperLink; tests/engines/flower/test_app.py",
     ("deploy.md", "fedssl run engine.name=flower"): "starts Ray; tests/engines/flower/test_simulation.py",
     ("deploy.md", "fedssl certs"): "tests/engines/flower/test_certs.py",
+    ("encoder.md", "fedssl run model.encoder=timm:vit"): "needs weights; tests/models/test_weights.py",
     ("generative.md", "fedssl run"): "needs MNIST; tests/generative run such configs on digits",
     ("generative.md", "fedssl generate"): "needs that run; tests/generative/test_uses.py",
     ("methods.md", "fedssl run method.name=fedstyle"): "needs MNIST, SVHN and USPS",

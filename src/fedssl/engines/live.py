@@ -16,6 +16,7 @@ from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.loop import RoundReport
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.start import FILE
 from fedssl.progress import Progress
 from fedssl.state import ServerState
 
@@ -28,16 +29,21 @@ class LiveRun:
         federation: the images, and which client has which.
         memories: what clients keep between rounds.
         classes: number of classes that the network is built for; None: those of the images.
+        start: where the run keeps the weights that `model.init` names.
     """
 
     def __init__(
-        self, config: Config, federation: Federation, memories: MemoryStore, classes: int | None = None
+        self,
+        config: Config,
+        federation: Federation,
+        memories: MemoryStore,
+        classes: int | None = None,
+        start: Path | None = None,
     ) -> None:
         images = federation.train
         self.config, self.federation, self.memories = config, federation, memories
-        self.network = build_network(
-            config, images.size, images.channels, len(images.classes) if classes is None else classes
-        )
+        classes = len(images.classes) if classes is None else classes
+        self.network = build_network(config, images.size, images.channels, classes, start)
         self.runner = ClientRunner(config, federation, self.network, memories)
 
     @property
@@ -65,7 +71,7 @@ class ServerRun(LiveRun):
         """
         engine = config.engine
         memories = engine.memories(checkpoints / "clients")
-        super().__init__(config, engine.federation(config, progress), memories)
+        super().__init__(config, engine.federation(config, progress), memories, start=checkpoints / FILE)
         self.checkpoints = Checkpoints(checkpoints, keep, memories)
         self.round, self.server = self.checkpoints.latest() or (0, self.runner.first_server())
         self.memory_rounds = memories.rounds(self.round)

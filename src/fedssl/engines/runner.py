@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -12,6 +13,7 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.start import load_start
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.boundary import Boundary
@@ -31,18 +33,27 @@ class Network:
     model: Model
     encoder: Encoder
     initial: State
+    notes: tuple[str, ...] = ()  # what was changed to make weights fit
 
 
-def build_network(config: Config, size: tuple[int, int], channels: int, classes: int) -> Network:
-    """The model of a run: the same bits in every process, whatever was drawn before."""
+def build_network(
+    config: Config, size: tuple[int, int], channels: int, classes: int, start: Path | None = None
+) -> Network:
+    """The model of a run: the same bits in every process, whatever was drawn before.
+
+    `start` is where a run keeps the weights that `model.init` names.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "init"))
         encoder = config.objective.encoder(config, size, channels)
+        begin = load_start(config, encoder, start)
+        if begin is not None:
+            encoder.module.load_state_dict(begin.state)
         model = config.objective.build(encoder.module, encoder.features, config.model, classes)
         model.extend(
             config.method.parts(model, lambda: config.objective.encoder(config, size, channels), config.model)
         )
-    return Network(model, encoder, snapshot(model))
+    return Network(model, encoder, snapshot(model), begin.notes if begin else ())
 
 
 class ClientRunner:

@@ -44,7 +44,8 @@ def set_up(folder: Path) -> ClientRunner:
     config = from_values(setup["config"])
     torch.set_num_threads(config.engine.threads)
     federation = federate(config) if setup["mapped"] else _copied(folder, setup)
-    return LiveRun(config, federation, config.engine.memories(Path(setup["memories"]))).runner
+    memories = config.engine.memories(Path(setup["memories"]))
+    return LiveRun(config, federation, memories, start=Path(setup["start"])).runner
 
 
 def _copied(folder: Path, setup: dict[str, Any]) -> Federation:

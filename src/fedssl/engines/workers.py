@@ -24,6 +24,7 @@ import numpy as np
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
+from fedssl.engines.start import FILE
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import RunError
 from fedssl.state import State, Upload
@@ -119,6 +120,7 @@ def write_setup(folder: Path, config: Config, federation: Federation, memories: 
             "classes": list(images.classes),
             "mirrored": images.mirrored,
             "mapped": mapped,
+            "start": str(memories.resolve().parent / FILE),
         },
     )
 

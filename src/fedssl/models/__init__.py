@@ -10,5 +10,6 @@ ENCODERS = Registry(
         "resnet18": "fedssl.models.encoders:resnet18",
         "resnet50": "fedssl.models.encoders:resnet50",
         "vit_tiny": "fedssl.models.encoders:vit_tiny",
+        "vit_small": "fedssl.models.encoders:vit_small",
     },
 )

@@ -89,26 +89,32 @@ def _resnet(
 
 
 def vit_tiny(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """192 wide, 12 blocks, 3 heads; features are the mean of the normalised patch tokens.
+    """192 wide, 12 blocks, 3 heads; features are the mean of the normalised patch tokens."""
+    return _vit(config, size, channels, width=192, heads=3)
 
-    It has no class token: a masked auto-encoder gives it no loss, so its features would be those of
-    an untrained token.
-    """
+
+def vit_small(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
+    """384 wide, 12 blocks, 6 heads; features are the mean of the normalised patch tokens."""
+    return _vit(config, size, channels, width=384, heads=6)
+
+
+def _vit(config: ModelConfig, size: tuple[int, int], channels: int, width: int, heads: int) -> Encoder:
+    """Without a class token: a masked auto-encoder gives it no loss, so it would stay untrained."""
     check_patch(config.patch, size)
     kwargs = {
         "img_size": list(size),
         "patch_size": config.patch,
         "in_chans": channels,
         "num_classes": 0,
-        "embed_dim": 192,
+        "embed_dim": width,
         "depth": 12,
-        "num_heads": 3,
+        "num_heads": heads,
         "class_token": False,
         "global_pool": "avg",
         "fc_norm": False,
     }
-    description = describe("timm.models.vision_transformer.VisionTransformer", kwargs, 192)
-    return Encoder(rebuild(description), 192, description)
+    description = describe("timm.models.vision_transformer.VisionTransformer", kwargs, width)
+    return Encoder(rebuild(description), width, description)
 
 
 def check_patch(patch: int, size: tuple[int, int]) -> None:
@@ -121,7 +127,7 @@ def check_patch(patch: int, size: tuple[int, int]) -> None:
 
 
 def from_timm(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """`timm:NAME`, untrained; for images below 96 pixels its stem or its patches are made finer."""
+    """`timm:NAME`, untrained; with `model.stem=fine` its stem or its patches are made finer."""
     import timm
 
     name = config.encoder.removeprefix("timm:")
@@ -131,10 +137,11 @@ def from_timm(config: ModelConfig, size: tuple[int, int], channels: int) -> Enco
         raise ConfigError(f"unknown timm model {name!r}: {hint}")
     kwargs: dict[str, Any] = {"model_name": name, "pretrained": False, "num_classes": 0, "in_chans": channels}
     small = min(size) < SMALL
-    attempts = [(kwargs, small)]
+    fine = config.stem == "fine" or (config.stem == "auto" and small)
+    attempts = [(kwargs, fine)]
     if getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False):
         kwargs["img_size"] = list(size)
-        if small:
+        if fine:
             check_patch(config.patch, size)
             attempts.insert(0, ({**kwargs, "patch_size": config.patch}, False))
     problem: Exception | None = None
