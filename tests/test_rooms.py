@@ -15,6 +15,7 @@ ROOMS = (
     ("cli", "__init__"),
     ("commands",),
     ("papers",),
+    ("tables",),
     ("api",),
     ("generative",),
     ("report",),

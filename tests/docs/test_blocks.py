@@ -31,7 +31,7 @@ from fedssl.errors import FedsslError
 from fedssl.generative.use import USES
 from fedssl.options import build
 from fedssl.papers import recipe as recipes
-from fedssl.papers.cells import values_of
+from fedssl.tables.cells import values_of
 from tests.docs.pages import FILES, ROOT, SHELL, Block, Command, blocks, commands, inline
 
 # Things that a page says the reader has, by what they are here (see `stock`).
@@ -262,8 +262,8 @@ def check_fedssl(command: Command) -> None:
     elif name == "reproduce":
         recipe = recipes.load(options.table)
         assert options.scale in recipe.scales, command.where
-        rows, columns = recipe.rows_at(options.scale), recipe.columns_at(options.scale)
-        values = values_of(recipe, options.scale, rows[0], columns[0])
+        table = recipe.at(options.scale)
+        values = values_of(table, table.rows[0], table.columns[0])
         load(values, parse_overrides(options.overrides))
 
 

@@ -288,7 +288,7 @@ def test_normalisation_layers_that_stay_at_home_are_not_mixed(tmp_path):
 
 
 def test_runs_on_different_graphs_are_different_runs():
-    from fedssl.papers.cells import folder
+    from fedssl.tables.cells import folder
 
     def named(**engine):
         return folder(load(SMALL, {"engine": engine}))

@@ -342,8 +342,8 @@ def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
 
 
 def test_both_numbers_of_a_recipe_come_from_one_evaluation(run):
-    from fedssl.papers.measure import take
-    from fedssl.papers.recipe import Measure
+    from fedssl.tables.measure import take
+    from fedssl.tables.table import Measure
 
     config = {"detection": {key.split(".")[1]: value for key, value in TINY.items()} | {"steps": 1}}
     box = take(run.path, Measure(kind="detection", config=config))

@@ -10,9 +10,11 @@ import pytest
 
 from fedssl.errors import ConfigError
 from fedssl.evaluation import PROTOCOLS
-from fedssl.papers.cells import cells
+from fedssl.papers import files
 from fedssl.papers.files import folder, recipe_files
-from fedssl.papers.recipe import Measure, Recipe, load, titles
+from fedssl.papers.recipe import Recipe, load, titles
+from fedssl.tables.cells import cells
+from fedssl.tables.table import Measure
 
 Write = Callable[..., Path]
 ROW = '[[row]]\nname = "a"\n'
@@ -22,7 +24,8 @@ def test_a_recipe_is_what_its_file_says(small: Recipe) -> None:
     assert (small.name, small.source, small.scales) == ("mine", "Table 1", ("smoke", "mini", "midi", "paper"))
     assert [row.name for row in small.rows] == ["SimCLR", "BYOL"]
     assert small.rows[0].paper == {"iid": (70.0,), "skewed": (60.0, 0.5)}
-    assert small.measure_of(small.rows[0], small.columns[0]) == Measure(kind="linear")
+    table = small.at("smoke")
+    assert table.measure_of(table.rows[0], table.columns[0]) == Measure(kind="linear")
     assert small.orderings[0].better == ("BYOL",)
 
 
@@ -44,7 +47,8 @@ measure = "epochs-to"
 {ROW}measure = {{ target = 0.7 }}
 """
     recipe = load(str(write(text)))
-    rounds, epochs = (recipe.measure_of(recipe.rows[0], column) for column in recipe.columns)
+    table = recipe.at("smoke")
+    rounds, epochs = (table.measure_of(table.rows[0], column) for column in table.columns)
     assert (rounds.kind, rounds.target) == ("rounds-to", 0.7)
     assert (epochs.kind, epochs.target) == ("epochs-to", 0.7)
 
@@ -166,9 +170,9 @@ def test_every_config_of_every_recipe_is_valid(name: str) -> None:
     recipe = load(name)
     for scale in recipe.scales:
         if scale not in ("mini", "midi"):  # need files
-            planned = cells(recipe, scale, 1, {})
-            assert len(planned) == len(recipe.rows_at(scale)) * len(recipe.columns_at(scale))
-    assert {row.name for row in recipe.rows_at("smoke")} == {row.name for row in recipe.rows_at("paper")}
+            table = recipe.at(scale)
+            assert len(cells(table, 1, {})) == len(table.rows) * len(table.columns)
+    assert {row.name for row in recipe.at("smoke").rows} == {row.name for row in recipe.at("paper").rows}
 
 
 # The paper's own tables disagree on a few runs that have the same description.
@@ -190,8 +194,8 @@ def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> No
     seen: dict[tuple[str, str], dict[float, str]] = {}  # by run and measure
     for name in titles():
         recipe = load(name)
-        for cell in cells(recipe, "paper", 1, {}):
-            paper = recipe.row(cell.row).paper.get(cell.column)
+        for cell in cells(recipe.at("paper"), 1, {}):
+            paper = recipe.at("paper").row(cell.row).paper.get(cell.column)
             if paper and not cell.measure.fewer and (name, cell.row, cell.column) not in OTHER_NUMBERS:
                 key = (cell.folder, cell.measure.model_dump_json())
                 seen.setdefault(key, {})[paper[0]] = f"{name}: {cell.row}, {cell.column}"
@@ -200,19 +204,17 @@ def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> No
 
 
 def test_recipes_lie_in_the_package_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fedssl
-
     assert folder().name == "recipes"
     (tmp_path / "recipes").mkdir()
-    monkeypatch.setattr(fedssl, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "papers" / "files.py"))
     assert folder() == tmp_path / "recipes"
 
 
 def test_the_example_of_the_documentation_is_a_recipe(write: Write) -> None:
     page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
     recipe = load(str(write(page.split("```toml\n")[1].split("```")[0])))
-    assert len(cells(recipe, "smoke", 2, {})) == 8
-    iid, skewed = (cell.config for cell in cells(recipe, "paper", 1, {})[2:])
+    assert len(cells(recipe.at("smoke"), 2, {})) == 8
+    iid, skewed = (cell.config for cell in cells(recipe.at("paper"), 1, {})[2:])
     assert (iid.partition.scheme, skewed.partition.scheme, iid.method.name, iid.rounds) == (
         "iid",
         "classes",

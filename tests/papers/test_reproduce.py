@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from fedssl import api, cli
+from fedssl.engines.loop import RoundReport
 from fedssl.errors import ConfigError, RunError
 from fedssl.experiment import Experiment
 from fedssl.papers import reproduce
-from fedssl.papers.cells import cells
-from fedssl.papers.cost import images, plan
 from fedssl.papers.recipe import load, titles
 from fedssl.storage import read_lines
-from tests.papers.conftest import SMALL, FakeTraining
+from fedssl.tables.cells import cells
+from fedssl.tables.cost import images, plan
+from tests.tables.conftest import SMALL, FakeTraining
 
 Write = Callable[..., Path]
 
@@ -71,7 +72,7 @@ def test_rows_columns_and_the_first_seed_can_be_chosen(
     [
         ("fedema-table3", {"rows": "FedEMU"}, "unknown row 'FedEMU': did you mean FedU"),
         ("fedema-table12", {"columns": "K = 5, 10 %,K = 5, 11 %"}, "unknown column 'K = 5'"),
-        (None, {"rows": "FedU"}, "--rows needs a table"),
+        (None, {"rows": "FedU"}, "--rows needs a single table"),
         ("fedema-table3", {"first_seed": 999, "seeds": 2}, "seeds 999 to 1000: those from 1000 on are for"),
         ("fedema-table3", {"first_seed": -1}, "--first-seed -1"),
     ],
@@ -86,7 +87,7 @@ def test_a_wrong_choice_of_rows_columns_or_seeds(
 
 
 def test_names_with_commas_can_be_chosen() -> None:
-    chosen = load("fedema-table12").select("smoke", columns="K = 20, 25 %,K = 5, 10 %")
+    chosen = load("fedema-table12").at("smoke").select(columns="K = 20, 25 %,K = 5, 10 %")
     assert [column.name for column in chosen.columns] == ["K = 5, 10 %", "K = 20, 25 %"]
 
 
@@ -144,7 +145,7 @@ def test_a_dry_run_lists_cells_and_hours_and_runs_nothing(
     write: Write, out: Path, training: FakeTraining, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(SMALL)
-    done, partial = cells(load(str(file)), "smoke", 2, {})[0:2]
+    done, partial = cells(load(str(file)).at("smoke"), 2, {})[0:2]
     training(done.config, out / "runs" / done.folder)
     (out / "runs" / partial.folder).mkdir()
     (out / "runs" / partial.folder / "config.toml").touch()
@@ -162,7 +163,7 @@ def test_a_dry_run_lists_cells_and_hours_and_runs_nothing(
 def test_runs_that_tables_share_are_counted_once(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reproduce("fedema-table3", seeds=1, dry_run=True, out=out)
     text = capsys.readouterr().out
-    unique = {cell.folder for cell in cells(load("fedema-table3"), "smoke", 1, {})}
+    unique = {cell.folder for cell in cells(load("fedema-table3").at("smoke"), 1, {})}
     assert f"{len(unique)} runs to do" in text
 
 
@@ -191,7 +192,7 @@ def test_every_row_of_every_recipe_runs(name: str, shared: Path) -> None:
             assert 0 <= outcome.number <= 100
             assert outcome.untrained is not None or outcome.cell.measure.kind == "generate"
     assert (shared / f"{name}-smoke.md").exists()
-    assert (shared / f"{name}-smoke.png").exists() == (results.recipe.figure is not None)
+    assert (shared / f"{name}-smoke.png").exists() == (results.table.figure is not None)
 
 
 @pytest.mark.usefixtures("no_pictures_of_partitions")
@@ -210,10 +211,11 @@ def test_a_run_that_was_stopped_goes_on_and_ends_the_same(
 
     after = Experiment._after_round
 
-    def killed_in_round_three(self: Experiment, report: object, server: object) -> None:
-        after(self, report, server)  # type: ignore[arg-type]
-        if report.round == 3:  # type: ignore[attr-defined]
+    def killed_in_round_three(self: Experiment, report: RoundReport) -> bool:
+        stopped = after(self, report)
+        if report.round == 3:
             raise KeyboardInterrupt
+        return stopped
 
     monkeypatch.setattr(Experiment, "_after_round", killed_in_round_three)
     with pytest.raises(KeyboardInterrupt):

@@ -13,11 +13,11 @@ from fedssl.data.options import DataConfig
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError
 from fedssl.generative.use import generate
-from fedssl.papers.cells import cells
 from fedssl.papers.recipe import load
 from fedssl.papers.simpson.fit import Expert, least_squares, route
 from fedssl.papers.simpson.model import as_images, as_points
 from fedssl.papers.simpson.points import RANGE, bars, simpson, simpson_cluttered
+from fedssl.tables.cells import cells
 from tests.generative.small import run_of
 
 
@@ -64,7 +64,7 @@ def test_the_most_confident_client_answers() -> None:
 
 def test_the_recipe_recovers_the_trend_and_routes_well(tmp_path: Path) -> None:
     """The whole of Figure 3, as `fedssl reproduce padpaf-figure3 --scale mini` runs it."""
-    (cell, *_) = cells(load("padpaf-figure3"), "mini", 1, {})
+    (cell, *_) = cells(load("padpaf-figure3").at("mini"), 1, {})
     run = fedssl.run(cell.config, out=tmp_path / "run", quiet=True)
     found = generate(run.directory, "simpson", {})
     assert found["global_slope"] < -0.9
@@ -76,9 +76,10 @@ def test_the_recipe_recovers_the_trend_and_routes_well(tmp_path: Path) -> None:
     assert Path(found["picture"]).stat().st_size > 10_000
 
 
-def test_other_runs_are_refused(gan: fedssl.Run) -> None:
+def test_other_runs_are_refused(tmp_path: Path) -> None:
+    run = run_of("gan", tmp_path / "run", rounds=1)
     with pytest.raises(ConfigError, match="linear-gan"):
-        generate(gan.directory, "simpson", {})
+        generate(run.directory, "simpson", {})
 
 
 def test_a_linear_run_draws_no_pictures(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pictures that are a panel for each row and column, not lines in one diagram."""
+"""Pictures of recipes; some are a panel for each row and column, not lines in one diagram."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import numpy as np
 
 from fedssl.errors import RunError
 from fedssl.papers.analysis.landscape import Landscape, landscape
-from fedssl.papers.results import Results
+from fedssl.tables import figure
+from fedssl.tables.figure import caption
+from fedssl.tables.results import Results
+
+
+def draw(results: Results, file: Path) -> bool:
+    """The picture that the recipe asks for; false if there is nothing to draw yet."""
+    assert results.table.figure is not None
+    kinds = {"landscape": draw_landscapes, "style": draw_styles}
+    return kinds.get(results.table.figure.kind, figure.draw)(results, file)
 
 
 def draw_landscapes(results: Results, file: Path) -> bool:
@@ -27,7 +36,7 @@ def draw_landscapes(results: Results, file: Path) -> bool:
         plot.subplots(rows, columns, squeeze=False).flat, found.items(), strict=False
     ):
         _panel(plot, axes, name, seen)
-    plot.suptitle(f"{results.recipe.source}, scale {results.scale} (seed {results.first_seed})", fontsize=10)
+    plot.suptitle(f"{caption(results)} (seed {results.first_seed})", fontsize=10)
     plot.savefig(file, dpi=150)
     return True
 
@@ -36,7 +45,8 @@ def draw_styles(results: Results, file: Path) -> bool:
     """Style features of all clients, by client and by style, for the first seed of every cell."""
     from matplotlib.figure import Figure
 
-    from fedssl.papers.analysis.style import draw, embed, of_run
+    from fedssl.papers.analysis.style import draw as draw_style
+    from fedssl.papers.analysis.style import embed, of_run
 
     paths = {name: outcome.path for name, outcome in _first_seed(results).items() if not outcome.error}
     if not paths:
@@ -44,8 +54,8 @@ def draw_styles(results: Results, file: Path) -> bool:
     plot = Figure(figsize=(7.6, 3.6 * len(paths)), layout="constrained")
     for axes, (name, path) in zip(plot.subplots(len(paths), 2, squeeze=False), paths.items(), strict=True):
         seen = of_run(path)
-        draw(axes, seen, embed(seen), name)
-    plot.suptitle(f"{results.recipe.source}, scale {results.scale} (seed {results.first_seed})", fontsize=10)
+        draw_style(axes, seen, embed(seen), name)
+    plot.suptitle(f"{caption(results)} (seed {results.first_seed})", fontsize=10)
     plot.savefig(file, dpi=150)
     return True
 

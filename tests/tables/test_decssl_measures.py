@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fedssl.papers.figure import _spans_decades
-from fedssl.papers.measure import take
-from fedssl.papers.recipe import Measure
+from fedssl.tables.figure import _spans_decades
+from fedssl.tables.measure import take
+from fedssl.tables.table import Measure
 
 
 @pytest.fixture

@@ -12,19 +12,21 @@ import pytest
 from rich.console import Console
 
 from fedssl.errors import RunError
-from fedssl.papers import measure
-from fedssl.papers.cells import cells
-from fedssl.papers.measure import take
-from fedssl.papers.recipe import Measure, Recipe, load
-from fedssl.papers.runner import Outcome, alone, lock_of, run_cells
-from tests.papers.conftest import FakeTraining
+from fedssl.papers.recipe import Recipe, load
+from fedssl.tables import measure
+from fedssl.tables.cells import cells
+from fedssl.tables.measure import take
+from fedssl.tables.runner import Outcome, alone, lock_of, run_cells
+from fedssl.tables.table import Measure
 from tests.suite.waiting import wait_until
+from tests.tables.conftest import FakeTraining
 
 
 def run(recipe: Recipe, runs: Path, seeds: int = 1) -> tuple[list[Outcome], str]:
     out = StringIO()
     console = Console(file=out, highlight=False, width=200)
-    return run_cells(cells(recipe, "smoke", seeds, {}), runs, console, lambda outcomes: None), out.getvalue()
+    planned = cells(recipe.at("smoke"), seeds, {})
+    return run_cells(planned, runs, console, lambda outcomes: None), out.getvalue()
 
 
 def test_every_cell_is_run_once_and_then_reused(
@@ -84,7 +86,7 @@ def test_stopping_stops(small: Recipe, tmp_path: Path, monkeypatch: pytest.Monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedssl.papers.runner.train", interrupted)
+    monkeypatch.setattr("fedssl.tables.runner.train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(small, tmp_path)
 
@@ -177,7 +179,7 @@ def test_a_lock_is_waited_for_and_dies_with_its_owner(tmp_path: Path) -> None:
 def test_a_run_that_another_command_is_at_is_left_for_last(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:
-    planned = cells(small, "smoke", 1, {})
+    planned = cells(small.at("smoke"), 1, {})
     held = tmp_path / "held"
     process = start_holder(lock_of(tmp_path / planned[0].folder), held)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedssl.config import flatten
 from fedssl.errors import RunError, did_you_mean
-from fedssl.papers.recipe import Measure
 from fedssl.storage import read_lines
+from fedssl.tables.table import Measure
 
 
 @dataclass(frozen=True)

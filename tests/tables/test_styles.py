@@ -13,14 +13,15 @@ from rich.console import Console
 from fedssl.config import load as load_config
 from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError, RunError
-from fedssl.papers.cells import cells
-from fedssl.papers.cost import Images, Stopwatch, images, plan
-from fedssl.papers.dryrun import DryRun
-from fedssl.papers.measure import take
-from fedssl.papers.orderings import comparisons
-from fedssl.papers.recipe import Measure, load
-from fedssl.papers.results import Results
-from fedssl.papers.runner import Outcome
+from fedssl.papers.recipe import load
+from fedssl.tables.cells import cells
+from fedssl.tables.cost import Images, Stopwatch, images, plan
+from fedssl.tables.dryrun import DryRun
+from fedssl.tables.measure import take
+from fedssl.tables.orderings import comparisons
+from fedssl.tables.results import Results
+from fedssl.tables.runner import Outcome
+from fedssl.tables.table import Measure
 
 Write = Callable[..., Path]
 
@@ -70,15 +71,15 @@ def test_the_number_of_one_style(tmp_path: Path) -> None:
 def test_columns_are_compared_by_their_gain_over_a_row(write: Write) -> None:
     text = GAINS.replace("config = { seed = 1 }\n", "").replace("config = { seed = 2 }\n", "")
     recipe = load(str(write(text)))
-    (comparison,) = comparisons(recipe, "smoke")
+    (comparison,) = comparisons(recipe.at("smoke"))
     assert comparison.text == "hard > easy in gain over plain"
     assert comparison.where == "styled"
     numbers = {"plain": {"easy": (80, 82), "hard": (40, 41)}, "styled": {"easy": (83, 84), "hard": (45, 46)}}
     outcomes = [
         Outcome(cell, Path("runs"), float(numbers[cell.row][cell.column][cell.seed]))
-        for cell in cells(recipe, "smoke", 2, {})
+        for cell in cells(recipe.at("smoke"), 2, {})
     ]
-    (judged,) = Results(recipe, "smoke", 2, {}, outcomes).orderings()
+    (judged,) = Results(recipe.at("smoke"), 2, {}, outcomes).orderings()
     # Hard gains 5 and 5, easy 3 and 2: better by 2 and 3; in the paper 6 − 1.
     assert judged.verdict.mean == pytest.approx(2.5)
     assert judged.verdict.word == "undecided"
@@ -127,7 +128,7 @@ def test_a_method_that_trains_two_models_is_expected_to_take_twice_as_long(
     for method in ("fedavg", "ditto"):
         recipe = load(str(write(f'title = "t"\n[[row]]\nname = "a"\nconfig = {{ method = "{method}" }}\n')))
         listing = DryRun(tmp_path, Console(quiet=True))
-        listing.show(recipe, "smoke", cells(recipe, "smoke", 1, {}))
+        listing.show(recipe.at("smoke"), cells(recipe.at("smoke"), 1, {}))
         expected[method] = listing.seconds
     assert expected["ditto"] == 2 * expected["fedavg"] > 0
 
@@ -136,7 +137,7 @@ def test_a_folder_that_a_recipe_names_is_looked_for_in_the_folder_given(write: W
     text = 'title = "t"\n[base]\ndata = { name = "folder", root = "Office-Home" }\n[[row]]\nname = "a"\n'
     recipe = load(str(write(text)))
     (tmp_path / "sets" / "Office-Home").mkdir(parents=True)
-    (cell,) = cells(recipe, "paper", 1, {"data.root": str(tmp_path / "sets")})
+    (cell,) = cells(recipe.at("paper"), 1, {"data.root": str(tmp_path / "sets")})
     assert cell.config.data.root == str(tmp_path / "sets" / "Office-Home")
-    (cell,) = cells(recipe, "paper", 1, {})
+    (cell,) = cells(recipe.at("paper"), 1, {})
     assert cell.config.data.root == "Office-Home"

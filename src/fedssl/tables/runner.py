@@ -15,9 +15,9 @@ from rich.console import Console
 
 from fedssl.config import Config
 from fedssl.errors import FedsslError
-from fedssl.papers.cells import Cell, locate
-from fedssl.papers.measure import shown, take
 from fedssl.report.console import duration
+from fedssl.tables.cells import Cell, locate
+from fedssl.tables.measure import shown, take
 
 
 @dataclass(frozen=True)

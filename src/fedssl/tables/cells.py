@@ -1,4 +1,4 @@
-"""The cells of a recipe: every row in every column with every seed, each with its config and its folder."""
+"""The cells of a table: every row in every column with every seed, each with its config and its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from fedssl.config import EXECUTION, MAIN_KEY, SECTIONS, Config
 from fedssl.config import load as load_config
 from fedssl.errors import ConfigError
-from fedssl.papers.recipe import Column, Measure, Recipe, Row, Scale
+from fedssl.tables.table import Column, Measure, Row, Table
 
 TUNING_SEEDS = 1000  # seeds from here on are for choosing settings; results use those below
 
@@ -34,16 +34,14 @@ class Cell:
         return f"{self.row} · {self.column} · seed {self.seed}"
 
 
-def cells(
-    recipe: Recipe, scale: Scale, seeds: int, overrides: Mapping[str, Any], first_seed: int = 0
-) -> list[Cell]:
+def cells(table: Table, seeds: int, overrides: Mapping[str, Any], first_seed: int = 0) -> list[Cell]:
     """Seed by seed, so that a table that is stopped half-way has whole rows of fewer seeds."""
     _check_seeds(seeds, first_seed, overrides)
     return [
-        _cell(recipe, scale, row, column, seed, overrides)
+        _cell(table, row, column, seed, overrides)
         for seed in range(first_seed, first_seed + seeds)
-        for row in recipe.rows_at(scale)
-        for column in recipe.columns_at(scale)
+        for row in table.rows
+        for column in table.columns
     ]
 
 
@@ -61,34 +59,22 @@ def _check_seeds(seeds: int, first_seed: int, overrides: Mapping[str, Any]) -> N
         )
 
 
-def _cell(
-    recipe: Recipe, scale: Scale, row: Row, column: Column, seed: int, overrides: Mapping[str, Any]
-) -> Cell:
-    where = f"{recipe.file.name}: row {row.name!r}, column {column.name!r}"
+def _cell(table: Table, row: Row, column: Column, seed: int, overrides: Mapping[str, Any]) -> Cell:
+    where = f"{table.origin}: row {row.name!r}, column {column.name!r}"
     try:
-        values = {**values_of(recipe, scale, row, column), "seed": seed}
+        values = {**values_of(table, row, column), "seed": seed}
         config = load_config(values)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     if overrides:
         config = load_config(values, overrides)
-    config = _with_file(config, values.get("data", {}).get("root", ""), f"{recipe.name} at scale {scale}")
-    return Cell(row.name, column.name, seed, config, recipe.measure_of(row, column), folder(config))
+    config = _with_file(config, values.get("data", {}).get("root", ""), table.label)
+    return Cell(row.name, column.name, seed, config, table.measure_of(row, column), folder(config))
 
 
-def values_of(recipe: Recipe, scale: Scale, row: Row, column: Column) -> dict[str, Any]:
-    """What the recipe says about one cell: base, scale, column, row, each over the one before."""
-    values: dict[str, Any] = {}
-    for layer in (
-        recipe.base,
-        recipe.scale.get(scale, {}),
-        column.config,
-        column.scale.get(scale, {}),
-        row.config,
-        row.scale.get(scale, {}),
-    ):
-        values = overlay(values, layer)
-    return values
+def values_of(table: Table, row: Row, column: Column) -> dict[str, Any]:
+    """What the table says about one cell: base, column, row, each over the one before."""
+    return overlay(overlay(overlay({}, table.base), column.config), row.config)
 
 
 def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +94,7 @@ def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _with_file(config: Config, file: str, what: str) -> Config:
-    """A file or folder that the recipe names is looked for in the folder that data.root gives."""
+    """A file or folder that the table names is looked for in the folder that data.root gives."""
     data = config.data
     path = Path(data.root).expanduser()
     inside = path / Path(file).name

@@ -1,4 +1,4 @@
-"""A recipe's picture: a sweep over a number (bars, if a scale has only one of it), or curves over rounds."""
+"""The picture of a table: a sweep over a number (bars if there is only one of it), or curves over rounds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedssl.papers.recipe import Column, Figure, Row
-from fedssl.papers.results import Results
 from fedssl.statistics import mean_and_spread
 from fedssl.storage import read_lines
+from fedssl.tables.results import Results
+from fedssl.tables.table import Column, Figure, Row
 
 Points = dict[float, list[float]]  # by x, one y a seed
 
@@ -25,16 +25,8 @@ LABELS = {
 
 def draw(results: Results, file: Path) -> bool:
     """Write the PNG; false if there is nothing to draw yet."""
-    figure = results.recipe.figure
+    figure = results.table.figure
     assert figure is not None
-    if figure.kind == "landscape":
-        from fedssl.papers.panels import draw_landscapes
-
-        return draw_landscapes(results, file)
-    if figure.kind == "style":
-        from fedssl.papers.panels import draw_styles
-
-        return draw_styles(results, file)
     found = curves(results, figure) if figure.kind == "curve" else sweeps(results, figure)
     if not any(found.values()):
         return False
@@ -61,11 +53,17 @@ def draw(results: Results, file: Path) -> bool:
     axes.set_ylabel(figure.y_label or y_label)
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds, ± standard deviation"
     tuning = ", tuning" * results.tuning
-    axes.set_title(f"{results.recipe.source}, scale {results.scale}{tuning} ({seeds})", fontsize=10)
+    axes.set_title(f"{caption(results)}{tuning} ({seeds})", fontsize=10)
     if len(found) > 1 or figure.kind == "sweep":
         plot.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     plot.savefig(file, dpi=150)
     return True
+
+
+def caption(results: Results) -> str:
+    """`Table 3, scale mini`."""
+    table = results.table
+    return f"{table.source or table.name}, scale {table.scale}" if table.scale else table.source or table.name
 
 
 # --- what is drawn --------------------------------------------------------------------------------
@@ -135,8 +133,8 @@ def _values(line: dict[str, Any], key: str) -> Iterator[tuple[int, float]]:
 
 
 def _drawn(results: Results, figure: Figure) -> Iterator[tuple[Row, Column]]:
-    for row in results.recipe.rows_at(results.scale):
-        for column in results.recipe.columns_at(results.scale):
+    for row in results.table.rows:
+        for column in results.table.columns:
             if row.name in (figure.rows or results.rows) and column.name in (
                 figure.columns or results.columns
             ):
@@ -150,8 +148,8 @@ def _spot(row: Row, column: Column, results: Results) -> tuple[float | None, str
 
 
 def _named(name: str, column: Column, results: Results) -> str:
-    assert results.recipe.figure is not None
-    drawn = results.recipe.figure.columns or results.columns
+    assert results.table.figure is not None
+    drawn = results.table.figure.columns or results.columns
     return f"{name}, {column.name}" if len(drawn) > 1 else name
 
 

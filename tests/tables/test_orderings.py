@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedssl.errors import ConfigError
-from fedssl.papers.orderings import comparisons, groups
 from fedssl.papers.recipe import load
-from tests.papers.test_table import results_of
+from fedssl.tables.orderings import comparisons, groups
+from tests.tables.test_table import results_of
 
 Write = Callable[..., Path]
 
@@ -75,13 +75,13 @@ within = 0.5
 rows = ["b"]
 """
     recipe = load(str(write(text)))
-    smoke = comparisons(recipe, "smoke")
+    smoke = comparisons(recipe.at("smoke"))
     assert [pair.text for pair in smoke] == ["a > b + 2", "a > untrained + 2", "a > 12.5 + 2"]
     assert [pair.margin for pair in smoke] == [2, 2, 2]
     _, (weight, untrained) = smoke[1].terms
     assert (weight, untrained.row, untrained.column, untrained.untrained) == (-1, "a", "x", True)
     assert smoke[2].terms[1][1].number == 12.5
-    paper = comparisons(recipe, "paper")
+    paper = comparisons(recipe.at("paper"))
     assert len(paper) == 2 * 4 + 1
     assert (paper[-1].text, paper[-1].where, paper[-1].margin) == ("x within 0.5 of y", "b", -0.5)
     assert [(place.row, place.column) for _, place in paper[-1].terms] == [("b", "x"), ("b", "y")]
@@ -115,12 +115,12 @@ def test_at_least_k_of_n_is_one_claim(write: Write) -> None:
     assert results.summary() == "1 of 1 held, 0 not held, 0 undecided"
     (both,) = results_of(load(str(write(text.replace("LEAST", "2")))), numbers).orderings()
     assert both.verdict.word == "not held"
-    assert groups(load(str(write(text.replace("LEAST", "3")))), "smoke") == []
+    assert groups(load(str(write(text.replace("LEAST", "3")))).at("smoke")) == []
 
 
 def test_a_trend_is_the_slope_per_step_of_x(write: Write) -> None:
     recipe = load(str(write(SWEEP.replace("DIRECTION", "up"))))
-    (comparison,) = comparisons(recipe, "smoke")
+    (comparison,) = comparisons(recipe.at("smoke"))
     assert comparison.text == "rises from r = 1 to r = 100"
     numbers = {
         ("r = 1", "accuracy"): [10.0, 11.0, 12.0],
@@ -138,7 +138,8 @@ def test_a_trend_is_the_slope_per_step_of_x(write: Write) -> None:
 
 def test_a_trend_over_columns_is_judged_in_every_row(write: Write) -> None:
     text = TWO_BY_TWO.replace('name = "x"', 'name = "x"\nx = 5').replace('name = "y"', 'name = "y"\nx = 1')
-    found = comparisons(load(str(write(f'{text}[[ordering]]\nmonotone = "up"\nrows = ["b"]\n'))), "smoke")
+    recipe = load(str(write(f'{text}[[ordering]]\nmonotone = "up"\nrows = ["b"]\n')))
+    found = comparisons(recipe.at("smoke"))
     assert [(each.where, each.text) for each in found] == [("b", "rises from y to x")]
     assert [(weight, place.column) for weight, place in found[0].terms] == [(1.0, "x"), (-1.0, "y")]
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedssl.papers.cells import Cell, locate
-from fedssl.papers.cost import Stopwatch, images, plan
-from fedssl.papers.recipe import Recipe, Scale
-from fedssl.papers.runner import rounds_done
-from fedssl.papers.table import grid
 from fedssl.report.console import duration
+from fedssl.tables.cells import Cell, locate
+from fedssl.tables.cost import Stopwatch, images, plan
+from fedssl.tables.page import grid
+from fedssl.tables.runner import rounds_done
+from fedssl.tables.table import Table
 
 HEAD = ["row", "column", "seeds", "rounds×epochs×clients", "steps a run", "state", "time here"]
 
 
 class DryRun:
-    """The cells of several recipes; a run that they share counts once."""
+    """The cells of several tables; a run that they share counts once."""
 
     def __init__(self, runs: Path, console: Console) -> None:
         self.runs, self.console = runs, console
@@ -27,10 +27,11 @@ class DryRun:
         self.counted: set[str] = set()
         self.seconds, self.missing, self.unknown = 0.0, 0, 0
 
-    def show(self, recipe: Recipe, scale: Scale, cells: Sequence[Cell]) -> None:
+    def show(self, table: Table, cells: Sequence[Cell]) -> None:
         """A line for each cell of the table, seeds together."""
         self.paths = {cell.folder: locate(self.runs, cell) for cell in cells}
-        self.console.print(f"\n{recipe.name}, scale {scale}: {recipe.source}: {recipe.title}", markup=False)
+        title = f"{table.source}: {table.title}" if table.source else table.title
+        self.console.print(f"\n{table.label}: {title}", markup=False)
         places = dict.fromkeys((cell.row, cell.column) for cell in cells)
         body = [self._line([cell for cell in cells if (cell.row, cell.column) == place]) for place in places]
         self.console.print(grid(HEAD, body), markup=False)

@@ -6,30 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from fedssl.papers.cells import cells
-from fedssl.papers.recipe import Measure, Recipe, load
-from fedssl.papers.results import Results
-from fedssl.papers.runner import Outcome
-from fedssl.papers.table import as_json, markdown, orderings, summary, table
-from tests.papers.conftest import SMALL
+from fedssl.papers.recipe import Recipe, load
+from fedssl.tables import page as pages
+from fedssl.tables.cells import cells
+from fedssl.tables.page import as_json, markdown, orderings, summary
+from fedssl.tables.results import Results
+from fedssl.tables.runner import Outcome
+from fedssl.tables.table import Measure, Table
+from tests.tables.conftest import SMALL
 
 Write = Callable[..., Path]
 
 
 def results_of(
-    recipe: Recipe,
+    recipe: Recipe | Table,
     numbers: Mapping[tuple[str, str], Sequence[float | None]],
     seeds: int = 3,
     first_seed: int = 0,
 ) -> Results:
     outcomes = []
-    for cell in cells(recipe, "smoke", seeds, {}, first_seed):
+    table = recipe.at("smoke") if isinstance(recipe, Recipe) else recipe
+    for cell in cells(table, seeds, {}, first_seed):
         number = numbers[cell.row, cell.column][cell.seed - first_seed]
         error = "ValueError: no luck" if number is None else ""
         untrained = None if number is None else 30.0 + cell.seed
         outcomes.append(Outcome(cell, Path("runs") / cell.folder, number, untrained, 60.0, error))
     overrides = {"rounds": 3, "data.root": "/my/images"}
-    return Results(recipe, "smoke", seeds, overrides, outcomes, first_seed)
+    return Results(table, seeds, overrides, outcomes, first_seed)
 
 
 NUMBERS: dict[tuple[str, str], list[float | None]] = {
@@ -41,7 +44,7 @@ NUMBERS: dict[tuple[str, str], list[float | None]] = {
 
 
 def test_ours_and_the_papers_stand_side_by_side(small: Recipe) -> None:
-    assert table(results_of(small, NUMBERS)).splitlines() == [
+    assert pages.table(results_of(small, NUMBERS)).splitlines() == [
         "|                   | iid              | paper | skewed           | paper        |",
         "|-------------------|------------------|-------|------------------|--------------|",
         "| SimCLR            | 51.00 ± 1.00 (3) | 70.00 | 40.50 ± 0.71 (2) | 60.00 ± 0.50 |",
@@ -52,7 +55,7 @@ def test_ours_and_the_papers_stand_side_by_side(small: Recipe) -> None:
 
 def test_rows_that_have_different_seeds_so_far(small: Recipe) -> None:
     numbers = NUMBERS | {("SimCLR", "iid"): [50.0, None, None], ("BYOL", "iid"): [None, 52.0, None]}
-    assert "| untrained encoder | 30.50 ± 0.71 (2) |" in table(results_of(small, numbers))
+    assert "| untrained encoder | 30.50 ± 0.71 (2) |" in pages.table(results_of(small, numbers))
 
 
 def test_orderings_are_judged_seed_by_seed(small: Recipe) -> None:
@@ -115,7 +118,7 @@ def test_a_claim_that_the_paper_contradicts_is_marked(write: Write) -> None:
 
 
 def test_tuning_and_parts_say_so(small: Recipe) -> None:
-    results = results_of(small.select("smoke", rows="BYOL"), NUMBERS, first_seed=1000)
+    results = results_of(small.at("smoke").select(rows="BYOL"), NUMBERS, first_seed=1000)
     tuning = replace(results, selection={"rows": "BYOL"})
     page = markdown(tuning)
     assert page.startswith("# Table 1: a comparison (tuning)\n")
@@ -153,8 +156,8 @@ def test_encoders_that_begin_differently_are_a_range(small: Recipe) -> None:
         Outcome(o.cell, o.path, o.number, 20.0, o.seconds) if o.cell.row == "BYOL" and o.number else o
         for o in results.outcomes
     ]
-    changed = Results(small, "smoke", 3, {}, other)
-    assert table(changed).splitlines()[-1].split("|")[2].strip() == "20.00 … 30.00"
+    changed = Results(small.at("smoke"), 3, {}, other)
+    assert pages.table(changed).splitlines()[-1].split("|")[2].strip() == "20.00 … 30.00"
 
 
 def test_numbers_as_a_person_writes_them() -> None:
@@ -185,7 +188,7 @@ worse = "slow"
     results = results_of(recipe, {("slow", "accuracy"): [9, 8, 10], ("fast", "accuracy"): [3, 3, 4]})
     (judged,) = results.orderings()
     assert (judged.verdict.word, judged.verdict.mean) == ("held", pytest.approx(17 / 3))
-    assert "| not reached |" in table(results)
+    assert "| not reached |" in pages.table(results)
     never = results_of(
         recipe, {("slow", "accuracy"): [infinite] * 6, ("fast", "accuracy"): [3, 4, 3, 3, 4, 5]}, seeds=6
     )

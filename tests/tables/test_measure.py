@@ -1,7 +1,7 @@
 import pytest
 
 from fedssl.errors import RunError
-from fedssl.papers.measure import oscillation
+from fedssl.tables.measure import oscillation
 
 
 def test_a_straight_line_does_not_oscillate():

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedssl.papers.cells import TUNING_SEEDS
-from fedssl.papers.orderings import Comparison, Group, Place, groups
-from fedssl.papers.recipe import Measure, Recipe, Scale
-from fedssl.papers.runner import Outcome
 from fedssl.statistics import Claim, Verdict, at_least, judge_family, paired_contrast, summarize
+from fedssl.tables.cells import TUNING_SEEDS
+from fedssl.tables.orderings import Comparison, Group, Place, groups
+from fedssl.tables.runner import Outcome
+from fedssl.tables.table import Measure, Table
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Results:
-    """The outcomes of a recipe at one scale."""
+    """The outcomes of a table."""
 
-    recipe: Recipe
-    scale: Scale
+    table: Table
     seeds: int
     overrides: Mapping[str, Any]
     outcomes: Sequence[Outcome]
@@ -55,16 +54,16 @@ class Results:
     @property
     def file_name(self) -> str:
         """Without its ending. Tuning and parts of a table do not overwrite the table."""
-        words = [self.recipe.name, self.scale]
+        words = [self.table.name, *[self.table.scale] * bool(self.table.scale)]
         return "-".join([*words, *["part"] * bool(self.selection), *["tuning"] * self.tuning])
 
     @property
     def rows(self) -> list[str]:
-        return [row.name for row in self.recipe.rows_at(self.scale)]
+        return [row.name for row in self.table.rows]
 
     @property
     def columns(self) -> list[str]:
-        return [column.name for column in self.recipe.columns_at(self.scale)]
+        return [column.name for column in self.table.columns]
 
     @property
     def failures(self) -> list[Outcome]:
@@ -83,14 +82,13 @@ class Results:
         return {o.cell.seed: o.untrained for o in self.at(row, column) if o.untrained is not None}
 
     def measure(self, row: str, column: str) -> Measure:
-        columns = {each.name: each for each in self.recipe.columns}
-        return self.recipe.measure_of(self.recipe.row(row), columns[column])
+        return self.table.measure_of(self.table.row(row), self.table.column(column))
 
     # --- orderings --------------------------------------------------------------------------------
 
     def orderings(self) -> list[Judged]:
         """Every claim with its verdict. All comparisons of the table are one family for Holm's correction."""
-        found = groups(self.recipe, self.scale)
+        found = groups(self.table)
         every = [comparison for group in found for comparison in group.comparisons]
         verdicts = iter(judge_family([self._claim(comparison) for comparison in every]))
         judged: list[Judged] = []
@@ -142,8 +140,8 @@ class Results:
     def _paper(self, place: Place) -> float | None:
         if place.number is not None or place.untrained:
             return place.number
-        known = self.recipe.row(place.row).paper.get(place.column)
-        under = self.recipe.row(place.over).paper.get(place.column) if place.over else (0.0,)
+        known = self.table.row(place.row).paper.get(place.column)
+        under = self.table.row(place.over).paper.get(place.column) if place.over else (0.0,)
         return known[0] - under[0] if known and under else None
 
 

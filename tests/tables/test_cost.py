@@ -7,14 +7,14 @@ import pytest
 
 from fedssl.config import load
 from fedssl.data.options import DataConfig
-from fedssl.papers import cost
-from fedssl.papers.cells import cells
-from fedssl.papers.cost import Images, Pace, Stopwatch, images, measure, plan
 from fedssl.papers.recipe import load as load_recipe
+from fedssl.tables import cost
+from fedssl.tables.cells import cells
+from fedssl.tables.cost import Images, Pace, Stopwatch, images, measure, plan
 
 
 def steps(recipe: str, row: str, column: str) -> int:
-    planned = cells(load_recipe(recipe), "paper", 1, {})
+    planned = cells(load_recipe(recipe).at("paper"), 1, {})
     config = next(cell.config for cell in planned if (cell.row, cell.column) == (row, column))
     known = images(config.data)
     assert known is not None

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedssl.papers.cells import cells
-from fedssl.papers.figure import bar_chart, curves, draw, levels, papers, sweeps
-from fedssl.papers.recipe import Figure, Recipe, load
-from fedssl.papers.results import Results
-from fedssl.papers.runner import Outcome
+from fedssl.papers.recipe import Recipe, load
+from fedssl.tables.cells import cells
+from fedssl.tables.figure import bar_chart, curves, draw, levels, papers, sweeps
+from fedssl.tables.results import Results
+from fedssl.tables.runner import Outcome
+from fedssl.tables.table import Figure, Table
 
 Write = Callable[..., Path]
 
@@ -40,14 +41,14 @@ x_label = "scaler λ"
 def results_of(recipe: Recipe, numbers: dict[str, list[float]], runs: Path = Path("runs")) -> Results:
     outcomes = [
         Outcome(cell, runs / cell.folder, numbers[cell.row][cell.seed])
-        for cell in cells(recipe, "smoke", 2, {})
+        for cell in cells(recipe.at("smoke"), 2, {})
     ]
-    return Results(recipe, "smoke", 2, {}, outcomes)
+    return Results(recipe.at("smoke"), 2, {}, outcomes)
 
 
-def figure_of(recipe: Recipe) -> Figure:
-    assert recipe.figure is not None
-    return recipe.figure
+def figure_of(table: Table) -> Figure:
+    assert table.figure is not None
+    return table.figure
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def swept(write: Write) -> Results:
 
 
 def test_a_sweep_over_rows_is_a_line_for_each_group(swept: Results) -> None:
-    figure = figure_of(swept.recipe)
+    figure = figure_of(swept.table)
     assert sweeps(swept, figure) == {"FedEMA": {0.0: [50.0, 52.0], 1.0: [60.0, 61.0]}}
     assert papers(swept, figure) == {"FedEMA": {0.0: 60.0}}
     assert levels(swept, figure) == {"FedBYOL": 45.0}
@@ -69,8 +70,8 @@ def test_a_sweep_over_columns_is_a_line_for_each_row(write: Write) -> None:
     rows = '[[row]]\nname = "a"\n[[row]]\nname = "b"\n'
     recipe = load(str(write(f'title = "t"\n{columns}{rows}[figure]\nkind = "sweep"\nrows = ["b"]\n')))
     results = results_of(recipe, {"a": [1.0, 2.0], "b": [3.0, 4.0]})
-    assert sweeps(results, figure_of(recipe)) == {"b": {2.0: [3.0, 4.0], 4.0: [3.0, 4.0]}}
-    assert levels(results, figure_of(recipe)) == {}
+    assert sweeps(results, figure_of(recipe.at("smoke"))) == {"b": {2.0: [3.0, 4.0], 4.0: [3.0, 4.0]}}
+    assert levels(results, figure_of(recipe.at("smoke"))) == {}
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_a_sweep_over_one_number_is_bars(write: Write, tmp_path: Path) -> None:
     recipe = load(str(write(f'title = "t"\n{columns}{rows}[figure]\nkind = "sweep"\n')))
     results = results_of(recipe, {"IID": [1.0, 2.0], "α = 1": [3.0, 5.0]})
     axes = matplotlib.figure.Figure().add_subplot()
-    bar_chart(axes, results, figure_of(recipe))
+    bar_chart(axes, results, figure_of(recipe.at("smoke")))
     bars = {round(bar.get_x() + bar.get_width() / 2, 3): bar.get_height() for bar in axes.patches}
     assert bars == {-0.2: 1.5, 0.2: 1.5, 0.8: 4.0, 1.2: 4.0}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["IID", "α = 1"]
@@ -109,7 +110,7 @@ def test_a_sweep_over_one_number_is_bars(write: Write, tmp_path: Path) -> None:
 
 
 def test_curves_are_read_from_the_metrics_of_every_seed(curved: Results) -> None:
-    found = curves(curved, figure_of(curved.recipe))
+    found = curves(curved, figure_of(curved.table))
     assert found == {"a": {1: [0.1, 1.1], 3: [pytest.approx(0.3), pytest.approx(1.3)]}}
 
 
@@ -133,6 +134,6 @@ def test_the_picture_is_drawn(which: str, request: pytest.FixtureRequest, tmp_pa
 
 
 def test_nothing_to_draw_is_no_picture(swept: Results, tmp_path: Path) -> None:
-    empty = Results(swept.recipe, "smoke", 2, {}, [])
+    empty = Results(swept.table, 2, {}, [])
     assert not draw(empty, tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()

@@ -1,4 +1,4 @@
-"""The orderings of a recipe as contrasts of cells: Σ weight · number has to exceed a margin."""
+"""The orderings of a table as contrasts of cells: Σ weight · number has to exceed a margin."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedssl.papers.recipe import UNTRAINED, Column, Ordering, Recipe, Row, Scale, Side
 from fedssl.statistics import trend_weights
+from fedssl.tables.table import UNTRAINED, Column, Ordering, Row, Side, Table
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,28 @@ class Group:
         return f"at least {self.ordering.at_least} of {len(self.comparisons)}"
 
 
-def groups(recipe: Recipe, scale: Scale) -> list[Group]:
-    """Every ordering of which there is something to compare at this scale."""
+def groups(table: Table) -> list[Group]:
+    """Every ordering of which there is something to compare."""
     found = [
-        Group(ordering, tuple((_trends if ordering.monotone else _pairs)(ordering, recipe, scale)))
-        for ordering in recipe.orderings
+        Group(ordering, tuple((_trends if ordering.monotone else _pairs)(ordering, table)))
+        for ordering in table.orderings
     ]
     return [group for group in found if len(group.comparisons) >= (group.ordering.at_least or 1)]
 
 
-def comparisons(recipe: Recipe, scale: Scale) -> list[Comparison]:
-    """Every comparison of every ordering whose cells exist at this scale."""
-    return [comparison for group in groups(recipe, scale) for comparison in group.comparisons]
+def comparisons(table: Table) -> list[Comparison]:
+    """Every comparison of every ordering whose cells exist."""
+    return [comparison for group in groups(table) for comparison in group.comparisons]
 
 
 # --- pairs ----------------------------------------------------------------------------------------
 
 
-def _pairs(ordering: Ordering, recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
-    rows = {row.name: row for row in recipe.rows_at(scale)}
-    columns = {column.name: column for column in recipe.columns_at(scale)}
+def _pairs(ordering: Ordering, table: Table) -> Iterator[Comparison]:
+    rows = {row.name: row for row in table.rows}
+    columns = {column.name: column for column in table.columns}
     sides = (*ordering.better, *ordering.worse)
-    by_row = any(side in {row.name for row in recipe.rows} for side in sides)
+    by_row = any(side in {row.name for row in table.rows} for side in sides)
     places = (ordering.columns or columns) if by_row else (ordering.rows or rows)
     for where, better, worse in itertools.product(places, ordering.better, ordering.worse):
         pair = [
@@ -80,7 +80,7 @@ def _pairs(ordering: Ordering, recipe: Recipe, scale: Scale) -> Iterator[Compari
         cells = [place for place in pair if place.number is None]
         if where == ordering.over or not all(_exists(place, rows, columns) for place in cells):
             continue
-        fewer = recipe.measure_of(rows[cells[0].row], columns[cells[0].column]).fewer
+        fewer = table.measure_of(rows[cells[0].row], columns[cells[0].column]).fewer
         sign = -1.0 if fewer else 1.0
         yield Comparison(
             text=_text(better, worse, ordering, fewer),
@@ -118,12 +118,10 @@ def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
 # --- trends ---------------------------------------------------------------------------------------
 
 
-def _trends(ordering: Ordering, recipe: Recipe, scale: Scale) -> Iterator[Comparison]:
+def _trends(ordering: Ordering, table: Table) -> Iterator[Comparison]:
     """Over the columns' x in every row, or else over the rows' x in every column, group by group."""
-    rows = [row for row in recipe.rows_at(scale) if row.name in (ordering.rows or [row.name])]
-    columns = [
-        column for column in recipe.columns_at(scale) if column.name in (ordering.columns or [column.name])
-    ]
+    rows = [row for row in table.rows if row.name in (ordering.rows or [row.name])]
+    columns = [column for column in table.columns if column.name in (ordering.columns or [column.name])]
     swept = [column for column in columns if column.x is not None]
     if swept:
         for row in rows:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedssl.errors import ConfigError
-from fedssl.papers.cells import cells, folder, locate, overlay
 from fedssl.papers.recipe import Recipe, load
 from fedssl.storage import write_toml
-from tests.papers.conftest import SMALL
+from fedssl.tables.cells import cells, folder, locate, overlay
+from tests.tables.conftest import SMALL
 
 Write = Callable[..., Path]
 
@@ -35,11 +35,11 @@ config = { train.epochs = 3, model.width = 4 }
 scale.smoke = { model.width = 6 }
 """
     recipe = load(str(write(text)))
-    (cell,) = cells(recipe, "smoke", 1, {"train.batch_size": 16})
+    (cell,) = cells(recipe.at("smoke"), 1, {"train.batch_size": 16})
     train = cell.config.train
     assert (cell.config.rounds, train.lr, train.epochs, train.batch_size) == (1, 0.3, 3, 16)
     assert cell.config.model.width == 6
-    assert cells(recipe, "paper", 1, {})[0].config.rounds == 100
+    assert cells(recipe.at("paper"), 1, {})[0].config.rounds == 100
 
 
 def test_naming_another_part_drops_the_keys_it_does_not_have() -> None:
@@ -51,28 +51,28 @@ def test_naming_another_part_drops_the_keys_it_does_not_have() -> None:
 
 
 def test_cells_come_seed_by_seed(small: Recipe) -> None:
-    planned = cells(small, "smoke", 2, {})
+    planned = cells(small.at("smoke"), 2, {})
     assert [cell.seed for cell in planned] == [0] * 4 + [1] * 4
     assert [(cell.row, cell.column) for cell in planned[:2]] == [("SimCLR", "iid"), ("SimCLR", "skewed")]
     assert all(cell.config.seed == cell.seed for cell in planned)
 
 
 def test_a_folder_is_named_by_what_its_config_says(small: Recipe) -> None:
-    planned = cells(small, "smoke", 2, {})
+    planned = cells(small.at("smoke"), 2, {})
     assert len({cell.folder for cell in planned}) == 8
     assert planned[0].folder.startswith("digits-simclr-fedavg-s0-")
-    changed = cells(small, "smoke", 2, {"train.lr": 0.123})
+    changed = cells(small.at("smoke"), 2, {"train.lr": 0.123})
     assert not {cell.folder for cell in planned} & {cell.folder for cell in changed}
 
 
 def test_how_a_run_is_done_does_not_change_its_folder(small: Recipe) -> None:
-    plain = cells(small, "smoke", 1, {})[0]
-    other = cells(small, "smoke", 1, {"engine.workers": 2, "checkpoint.every": 1, "log.wandb": "x"})[0]
+    plain = cells(small.at("smoke"), 1, {})[0]
+    other = cells(small.at("smoke"), 1, {"engine.workers": 2, "checkpoint.every": 1, "log.wandb": "x"})[0]
     assert plain.folder == other.folder
 
 
 def test_a_run_of_an_older_version_is_found_again(small: Recipe, tmp_path: Path) -> None:
-    cell, other = cells(small, "smoke", 1, {})[0], cells(small, "smoke", 1, {"train.lr": 0.123})[0]
+    cell, other = cells(small.at("smoke"), 1, {})[0], cells(small.at("smoke"), 1, {"train.lr": 0.123})[0]
     assert locate(tmp_path, cell) == tmp_path / cell.folder
     old = tmp_path / f"{cell.folder[:-8]}01234567"
     # A version that did not know `semi` wrote a config without it, and had another name for the run.
@@ -86,7 +86,7 @@ def test_a_run_of_an_older_version_is_found_again(small: Recipe, tmp_path: Path)
 
 def test_recipes_share_the_runs_they_have_in_common() -> None:
     def of(name: str, row: str, column: str) -> str:
-        planned = cells(load(name), "paper", 1, {})
+        planned = cells(load(name).at("paper"), 1, {})
         return next(cell.folder for cell in planned if (cell.row, cell.column) == (row, column))
 
     here = of("fedema-table1", "FedBYOL", "CIFAR-10")
@@ -99,7 +99,7 @@ def test_recipes_share_the_runs_they_have_in_common() -> None:
 
 
 def test_the_paper_scale_is_the_papers() -> None:
-    cell = cells(load("fedema-table3"), "paper", 1, {})[-1]
+    cell = cells(load("fedema-table3").at("paper"), 1, {})[-1]
     config = cell.config
     assert (config.rounds, config.train.epochs, config.train.batch_size, config.train.lr) == (
         100,
@@ -118,7 +118,7 @@ def test_the_paper_scale_is_the_papers() -> None:
         512,
         3e-3,
     )
-    many = cells(load("fedema-table6"), "paper", 1, {})[-1].config
+    many = cells(load("fedema-table6").at("paper"), 1, {})[-1].config
     assert (many.rounds, many.train.epochs, many.partition.clients, many.participation.per_round) == (
         800,
         2,
@@ -139,7 +139,7 @@ def test_wrong_overrides_are_errors_of_the_command(
     small: Recipe, overrides: dict[str, object], seeds: int, problem: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        cells(small, "smoke", seeds, overrides)
+        cells(small.at("smoke"), seeds, overrides)
     assert problem in str(error.value)
     assert "mine.toml" not in str(error.value)
 
@@ -147,19 +147,19 @@ def test_wrong_overrides_are_errors_of_the_command(
 def test_a_wrong_config_key_names_file_row_and_column(write: Write) -> None:
     recipe = load(str(write(SMALL.replace('{ objective = "byol" }', "{ train.lrr = 1 }"))))
     with pytest.raises(ConfigError, match=r"mine.toml: row 'BYOL', column 'iid': unknown key 'train.lrr'"):
-        cells(recipe, "smoke", 1, {})
+        cells(recipe.at("smoke"), 1, {})
 
 
 def test_files_are_looked_for_in_the_folder_given(write: Write, tmp_path: Path) -> None:
     text = 'title = "t"\n[base]\ndata = { name = "npz", root = "tiny_train.npz" }\n[[row]]\nname = "r"\n'
     recipe = load(str(write(text)))
-    with pytest.raises(ConfigError, match=r"mine at scale mini needs tiny_train.npz.*data.root=FOLDER"):
-        cells(recipe, "mini", 1, {"data.root": str(tmp_path)})
+    with pytest.raises(ConfigError, match=r"mine, scale mini needs tiny_train.npz.*data.root=FOLDER"):
+        cells(recipe.at("mini"), 1, {"data.root": str(tmp_path)})
     np.savez(tmp_path / "tiny_train.npz", x=np.zeros((4, 8, 8, 3), np.uint8))
-    (by_folder,) = cells(recipe, "mini", 1, {"data.root": str(tmp_path)})
-    (by_file,) = cells(recipe, "mini", 1, {"data.root": str(tmp_path / "tiny_train.npz")})
+    (by_folder,) = cells(recipe.at("mini"), 1, {"data.root": str(tmp_path)})
+    (by_file,) = cells(recipe.at("mini"), 1, {"data.root": str(tmp_path / "tiny_train.npz")})
     assert by_folder.config.data.root == by_file.config.data.root == str(tmp_path / "tiny_train.npz")
     assert by_folder.folder.startswith("tiny-simclr-fedavg-s0-")
     assert folder(by_folder.config) == by_folder.folder
-    (elsewhere,) = cells(recipe, "mini", 1, {"data.name": "digits"})
+    (elsewhere,) = cells(recipe.at("mini"), 1, {"data.name": "digits"})
     assert elsewhere.config.data.name == "digits"

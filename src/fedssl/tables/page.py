@@ -8,31 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from fedssl.config import flatten
-from fedssl.papers.cells import overlay, values_of
-from fedssl.papers.measure import shown
-from fedssl.papers.recipe import Measure
-from fedssl.papers.results import Judged, Results
 from fedssl.report.console import duration
 from fedssl.statistics import RULE, Verdict, mean_and_spread, summarize
+from fedssl.tables.cells import overlay, values_of
+from fedssl.tables.measure import shown
+from fedssl.tables.results import Judged, Results
+from fedssl.tables.table import Measure
 
 NOTHING = "–"
 
 
 def markdown(results: Results, picture: str = "") -> str:
     """The whole page: what it is, the table, the orderings, and the settings to run it again."""
-    recipe = results.recipe
+    about = results.table
     parts = [
         f"# {heading(results)}",
-        recipe.paper,
-        f"Scale `{results.scale}`, {_seeds(results)}: "
-        f"mean ± standard deviation (seeds). {_unit(results)} {_images(results)}",
+        about.paper,
+        f"{_size(results)}: mean ± standard deviation (seeds). {_unit(results)} {_images(results)}",
         _selected(results),
         f"    {command(results)}",
         table(results),
-        f"![{recipe.title}]({picture})" if picture else "",
+        f"![{about.title}]({picture})" if picture else "",
         orderings(results),
         _failures(results),
-        f"## Notes\n\n{recipe.notes.strip()}" if recipe.notes else "",
+        f"## Notes\n\n{about.notes.strip()}" if about.notes else "",
         _settings(results),
         _cost(results),
     ]
@@ -40,13 +39,13 @@ def markdown(results: Results, picture: str = "") -> str:
 
 
 def heading(results: Results) -> str:
-    recipe = results.recipe
-    title = f"{recipe.source}: {recipe.title}" if recipe.source else recipe.title
+    source, title = results.table.source, results.table.title
+    title = f"{source}: {title}" if source else title
     return f"{title} (tuning)" if results.tuning else title
 
 
 def command(results: Results) -> str:
-    words = ["fedssl reproduce", results.recipe.name, f"--scale {results.scale}", f"--seeds {results.seeds}"]
+    words = [results.table.command, f"--seeds {results.seeds}"]
     if results.first_seed:
         words.append(f"--first-seed {results.first_seed}")
     words += [f'--{key} "{names}"' for key, names in (results.selection or {}).items()]
@@ -54,20 +53,22 @@ def command(results: Results) -> str:
 
 
 def table(results: Results) -> str:
-    """Ours and the paper's side by side for each column; last, the encoder before training."""
+    """Ours, beside the paper's where there are any, for each column; last, the encoder before training."""
+    published = any(row.paper for row in results.table.rows)
     head = [""]
     for column in results.columns:
-        head += [column, "paper"]
+        head += [column, *["paper"] * published]
     body = []
     for row in results.rows:
         line = [row]
         for column in results.columns:
-            line += [ours(results, row, column), papers(results, row, column)]
+            line += [ours(results, row, column), *[papers(results, row, column)] * published]
         body.append(line)
     untrained = [_untrained(results, column) for column in results.columns]
     if any(untrained):
         body.append(
-            ["untrained encoder"] + [cell for number in untrained for cell in (number or NOTHING, NOTHING)]
+            ["untrained encoder"]
+            + [cell for number in untrained for cell in (number or NOTHING, *[NOTHING] * published)]
         )
     return grid(head, body)
 
@@ -80,7 +81,7 @@ def ours(results: Results, row: str, column: str) -> str:
 
 
 def papers(results: Results, row: str, column: str) -> str:
-    known = results.recipe.row(row).paper.get(column)
+    known = results.table.row(row).paper.get(column)
     if not known:
         return NOTHING
     texts = [shown(number, results.measure(row, column)) for number in known]
@@ -153,9 +154,9 @@ def _n(verdict: Verdict, seeds: int) -> str:
 def as_json(results: Results) -> dict[str, Any]:
     """The raw numbers; what is infinite (never reached) is null."""
     return {
-        "recipe": results.recipe.name,
+        "recipe": results.table.name,
         "title": heading(results),
-        "scale": results.scale,
+        "scale": results.table.scale,
         "seeds": results.seeds,
         "first_seed": results.first_seed,
         "tuning": results.tuning,
@@ -177,7 +178,7 @@ def as_json(results: Results) -> dict[str, Any]:
         ],
         "paper": {
             row.name: {column: list(known) for column, known in row.paper.items()}
-            for row in results.recipe.rows
+            for row in results.table.rows
         },
         "orderings": [_ordering_json(each) for each in results.orderings()],
         "summary": results.summary(),
@@ -213,6 +214,12 @@ def _ordering_json(judged: Judged) -> dict[str, Any]:
 def _overrides(results: Results) -> dict[str, Any]:
     """As they were given; but where the images lie is a matter of this machine."""
     return {key: "FOLDER" if key == "data.root" else value for key, value in results.overrides.items()}
+
+
+def _size(results: Results) -> str:
+    """`Scale `mini`, 3 seeds`."""
+    seeds, scale = _seeds(results), results.table.scale
+    return f"Scale `{scale}`, {seeds}" if scale else f"{seeds[0].upper()}{seeds[1:]}"
 
 
 def _seeds(results: Results) -> str:
@@ -298,21 +305,17 @@ def _failures(results: Results) -> str:
 
 
 def _settings(results: Results) -> str:
-    """What the recipe sets for all cells alike, then what each row adds; all else has the defaults."""
-    recipe, scale = results.recipe, results.scale
-    cells = [
-        dict(flatten(values_of(recipe, scale, row, column)))
-        for row in recipe.rows_at(scale)
-        for column in recipe.columns_at(scale)
-    ]
+    """What the table sets for all cells alike, then what each row adds; all else has the defaults."""
+    about = results.table
+    cells = [dict(flatten(values_of(about, row, column))) for row in about.rows for column in about.columns]
     common = {key: value for key, value in cells[0].items() if all(cell.get(key) == value for cell in cells)}
     common |= {key: value for key, value in results.overrides.items() if key != "data.root"}
     text = "\n".join(f"    {key} = {_toml(value)}" for key, value in sorted(common.items()))
     apart = []
-    for kind, parts in (("row", recipe.rows_at(scale)), ("column", recipe.columns_at(scale))):
+    for kind, parts in (("row", about.rows), ("column", about.columns)):
         for part in parts:
-            layers = overlay(overlay({}, part.config), part.scale.get(scale, {}))
-            own = {key: value for key, value in flatten(layers) if common.get(key) != value}
+            layer = overlay({}, part.config)
+            own = {key: value for key, value in flatten(layer) if common.get(key) != value}
             if own:
                 apart.append(
                     f"- {kind} {part.name}: " + ", ".join(f"`{key} = {_toml(own[key])}`" for key in own)
