@@ -31,12 +31,17 @@ def gossip(out, topology="cycle", **overrides):
     return small_run(out, **{"engine.name": "gossip", "engine.topology": topology, **overrides})
 
 
-def nodes(run):
-    """The models of all nodes after the last round."""
+def last_state(run):
+    """The server state after the last round; in gossip it holds the models of all nodes."""
     memories = MemoryStore(run.directory.memories, 0)
     latest = Checkpoints(run.directory.checkpoints, 0, memories).latest()
     assert latest is not None
-    return latest[1].nodes
+    return latest[1]
+
+
+def nodes(run):
+    """The models of all nodes after the last round."""
+    return last_state(run).nodes
 
 
 # --- mixing tensors -------------------------------------------------------------------------------
@@ -118,7 +123,7 @@ def test_a_complete_graph_with_uniform_weights_is_fedavg(tmp_path, objective):
     keys = {"objective": objective, **IID}
     server = small_run(tmp_path / "server", **keys)
     peers = gossip(tmp_path / "peers", "complete", **keys)
-    average = nodes(server)[0]
+    average = last_state(server).model
     for model in nodes(peers):
         torch.testing.assert_close(model, average, rtol=1e-4, atol=1e-5)
     losses = [[line["loss"] for line in run.metrics] for run in (server, peers)]
