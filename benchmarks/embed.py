@@ -20,7 +20,7 @@ from PIL import Image
 from ratios import Ratio, report
 
 import fedssl
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 from fedssl.use.embed import BATCH, write_parquet
 from fedssl.use.trained import Trained, load_trained
 
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     images = options.images // BATCH * BATCH
-    with tempfile.TemporaryDirectory() as temporary, freed_memory_kept():
+    with tempfile.TemporaryDirectory() as temporary, keep_freed_memory():
         folder = Path(temporary)
         make_images(folder / "images", images, options.side)
         trained = train(folder / "images", folder / "run", options)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 from fedssl.config import Config, load
 from fedssl.experiment import run, with_machine_defaults
 from fedssl.listener import Listener, RunInfo
@@ -122,7 +122,7 @@ def _run(config: Config, folder: Path, tick: Tick) -> None:
 
 
 def _repeat(make: Callable[[], Callable[[], object]], kept: bool, tick: Tick) -> None:
-    with freed_memory_kept() if kept else nullcontext():
+    with keep_freed_memory() if kept else nullcontext():
         work = make()
         tick()
         while True:

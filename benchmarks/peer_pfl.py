@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
-from fedssl.models.heads import projected
+from fedssl.models.heads import project
 from fedssl.models.model import Model
 from fedssl.objectives.simclr import nt_xent
 
@@ -45,7 +45,7 @@ class SimCLR(nn.Module):
 
     def loss(self, one: Tensor, other: Tensor) -> Tensor:
         self.views += len(one) + len(other)
-        return nt_xent(projected(self.network, torch.cat((one, other))), self.temperature)
+        return nt_xent(project(self.network, torch.cat((one, other))), self.temperature)
 
     def metrics(self, one: Tensor, other: Tensor) -> Mapping[str, Any]:
         """Nothing to speak of: pfl insists on an evaluation in the first round."""

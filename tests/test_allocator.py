@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import json, resource
 import numpy as np
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 
 def faults():
     "Page faults while an array of 64 MB comes and goes, once some have found their place."
@@ -26,9 +26,9 @@ def resident():
         return int(file.read().split()[1])
 
 usual = faults()
-with freed_memory_kept():
+with keep_freed_memory():
     kept = faults()
-    with freed_memory_kept():
+    with keep_freed_memory():
         pass
     nested = faults()
     held = resident()

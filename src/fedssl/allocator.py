@@ -23,7 +23,7 @@ _depth = 0
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
     """What is freed meanwhile is used again; in the end it is given back (GNU C library; elsewhere nothing).
 
     This is for the whole process. Of nested ones, and of runs in several threads, the last to end counts.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from fedssl._version import __version__
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 from fedssl.commands import deploying, generating, looking, using
 from fedssl.commands.command import Command
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
@@ -45,7 +45,7 @@ def dispatch(words: list[str]) -> int:
         )
         command.arguments(parser)
         options = parser.parse_intermixed_args(words[1:])
-        with freed_memory_kept():
+        with keep_freed_memory():
             command.do(options)
     return 0
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
@@ -23,7 +23,7 @@ from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
-from fedssl.models.describe import described
+from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
 from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
@@ -77,7 +77,7 @@ class Experiment:
     def execute(self) -> None:
         engine = self.config.engine
         try:
-            with freed_memory_kept(), sleep_when_busy(), with_threads(engine.threads):
+            with keep_freed_memory(), sleep_when_busy(), with_threads(engine.threads):
                 self._set_up()
                 self._train()
                 with with_threads(engine.all_threads):
@@ -162,7 +162,7 @@ class Experiment:
         images = self.federation.train
         directory.write_encoder(
             {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
-            described(
+            describe_with_input(
                 self.live.network.encoder, config.data.mean, config.data.std, images.size, images.channels
             )
             | {"trained": encoder.owner}

@@ -14,7 +14,7 @@ from fedssl.config import load
 from fedssl.data import partition
 from fedssl.data.federation import federate
 from fedssl.data.images import ImageSet
-from fedssl.data.partition_features import FeatureClusters, clustered, encoder_of, extract
+from fedssl.data.partition_features import FeatureClusters, cluster_features, encoder_of, extract
 from fedssl.errors import ConfigError, DataError
 
 
@@ -35,7 +35,7 @@ def test_clusters_are_those_of_scikit_learn_and_of_the_blobs():
     from sklearn.decomposition import PCA
 
     points, owner = blobs()
-    found = clustered(points, clusters=5, components=30, seed=3)
+    found = cluster_features(points, clusters=5, components=30, seed=3)
     assert np.array_equal(pairs(found), pairs(owner))
     known = KMeans(5, n_init=10, random_state=0).fit_predict(PCA(30).fit_transform(points))
     assert np.array_equal(pairs(found), pairs(known))
@@ -46,7 +46,7 @@ def test_only_the_first_components_count():
     rng = np.random.default_rng(1)
     points = np.stack([np.repeat([0.0, 100.0], 50), np.tile([0.0, 10.0], 50)], axis=1)
     points += rng.normal(size=points.shape) * 0.01
-    found = clustered(points.astype(np.float32), clusters=2, components=1, seed=0)
+    found = cluster_features(points.astype(np.float32), clusters=2, components=1, seed=0)
     assert found.tolist() == [0] * 50 + [1] * 50 or found.tolist() == [1] * 50 + [0] * 50
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedssl.data.reading import THREADS, TRIED, made_ahead, readers
+from fedssl.data.reading import THREADS, TRIED, prefetch, readers
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(60.0, {1}), (0.0, set(range(2, THREADS + 2)))])
@@ -46,7 +46,7 @@ def test_batches_made_ahead_are_the_same_and_made_elsewhere() -> None:
             makers.append(threading.get_ident())
             yield number
 
-    assert list(made_ahead(batches())) == list(range(5))
+    assert list(prefetch(batches())) == list(range(5))
     assert threading.get_ident() not in makers
 
 
@@ -55,7 +55,7 @@ def test_an_error_while_making_ahead() -> None:
         yield 1
         raise OSError("gone")
 
-    ahead = made_ahead(batches())
+    ahead = prefetch(batches())
     assert next(ahead) == 1
     with pytest.raises(OSError, match="gone"):
         next(ahead)

@@ -13,7 +13,7 @@ from fedssl.config import load as load_config
 from fedssl.data import sets
 from fedssl.data.federation import federate
 from fedssl.data.options import DataConfig
-from fedssl.data.sets import equal_shares, limited
+from fedssl.data.sets import limit_images, share_equally
 from fedssl.errors import ConfigError, DataError
 
 
@@ -86,14 +86,14 @@ def test_a_limit_is_shared_equally_seeded_and_stratified(folder: Path) -> None:
     ],
 )
 def test_equal_shares_by_hand(counts: list[int], total: int, shares: list[int]) -> None:
-    assert equal_shares(counts, total, "made") == shares
+    assert share_equally(counts, total, "made") == shares
 
 
 def test_a_limit_of_any_set_with_styles_is_shared_equally() -> None:
     from tests.data.test_sets import images
 
     domain = torch.tensor([0] * 40 + [1] * 8)
-    few = limited(images([0, 1] * 24, domain=domain), 12, seed=0)
+    few = limit_images(images([0, 1] * 24, domain=domain), 12, seed=0)
     assert few.domain is not None
     assert few.domain.bincount().tolist() == [6, 6]
     assert (few.domain * 2 + few.y).bincount().tolist() == [3, 3, 3, 3]

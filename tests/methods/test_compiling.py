@@ -12,7 +12,7 @@ from torch import nn
 import fedssl
 from fedssl.errors import ConfigError
 from fedssl.methods import compiling
-from fedssl.methods.latent import recorded
+from fedssl.methods.latent import record_outputs
 from fedssl.models.model import Model, Part
 from fedssl.storage import load_tensors
 
@@ -57,10 +57,10 @@ def test_methods_that_listen_to_the_encoder_still_hear_it(
 
 def test_an_encoder_is_itself_again_afterwards() -> None:
     model = Model(encoder=Part(nn.Sequential(nn.Linear(3, 2))))
-    with compiling.compiled_encoders(model):
+    with compiling.compile_encoders(model):
         assert "forward" in vars(model.part("encoder"))
     copied = copy.deepcopy(model)
-    with torch.no_grad(), recorded(copied.part("encoder")) as seen:
+    with torch.no_grad(), record_outputs(copied.part("encoder")) as seen:
         copied.part("encoder").get_parameter("0.weight").zero_()
         copied.part("encoder").get_parameter("0.bias").fill_(7.0)
         copied.part("encoder")(torch.ones(1, 3))

@@ -12,7 +12,7 @@ from fedssl.data.shifts import Shift
 from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
 from fedssl.methods.style import (
-    Beside,
+    ConcatenatedFeatures,
     StyleViews,
     Stylize,
     build_generator,
@@ -108,7 +108,7 @@ def test_personal_features_by_hand():
     with torch.no_grad():
         generator.weight.copy_(torch.tensor([[1.0, 0.0, 10.0, 0.0], [0.0, 1.0, 0.0, 100.0]]))
     images = torch.tensor([[-1.0, 2.0]])
-    both = Beside(content, style)(images)
+    both = ConcatenatedFeatures(content, style)(images)
     assert both.tolist() == [[-1.0, 2.0, 0.0, 2.0]]
     # h_c + (h_c + (10, 100)·h_s)
     assert Stylize(generator)(both).tolist() == [[-2.0, 204.0]]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fedssl.models.rebuild
-from fedssl.models.describe import described
+from fedssl.models.describe import describe_with_input
 from fedssl.models.encoders import build_encoder
 from fedssl.models.options import ModelConfig
 
@@ -64,7 +64,7 @@ def test_rebuilt_without_fedssl(model: dict[str, Any], monkeypatch: pytest.Monke
 
 def test_what_must_go_in() -> None:
     encoder = build_encoder(ModelConfig(width=4), (8, 12), 3)
-    description = described(encoder, mean=0.5, std=0.25, size=(8, 12), channels=3)
+    description = describe_with_input(encoder, mean=0.5, std=0.25, size=(8, 12), channels=3)
     assert description["input"] == {
         "size": [8, 12],
         "channels": 3,

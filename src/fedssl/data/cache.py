@@ -266,10 +266,10 @@ def _some(listing: Listing, failed: dict[int, str]) -> str:
         f"{listing.source.name(int(listing.rows[index]))} ({failed[index]})"
         for index in sorted(failed)[:NAMED]
     ]
-    return listed(named, len(failed))
+    return list_some(named, len(failed))
 
 
-def listed(names: list[str], total: int) -> str:
+def list_some(names: list[str], total: int) -> str:
     """Names for a warning, and how many there are beyond them."""
     rest = total - len(names[:NAMED])
     return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest else "")

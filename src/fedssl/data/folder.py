@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from fedssl.data.cache import Listing, Shape, file_stamp, listed
+from fedssl.data.cache import Listing, Shape, file_stamp, list_some
 from fedssl.data.reading import readers
 from fedssl.errors import DataError
 
@@ -184,7 +184,7 @@ def _splits(root: Path, notes: list[str]) -> list[Path]:
     splits = [root / "train"] + ([root / "test"] if (root / "test").is_dir() else [])
     beside = sorted(printable(entry.name) for entry in _entries(root) if Path(entry.path) not in splits)
     if beside:
-        notes.append(f"beside train and test, left out: {listed(beside, len(beside))}")
+        notes.append(f"beside train and test, left out: {list_some(beside, len(beside))}")
     return splits
 
 
@@ -200,7 +200,9 @@ def _scan(root: Path, notes: list[str]) -> list[Parts]:
     if not found:
         raise DataError(f"{root} holds no images ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
     if others:
-        notes.append(f"{len(others)} files are not images, left out: {listed(sorted(others), len(others))}")
+        notes.append(
+            f"{len(others)} files are not images, left out: {list_some(sorted(others), len(others))}"
+        )
     return sorted(found)
 
 

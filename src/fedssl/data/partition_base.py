@@ -95,7 +95,7 @@ class Partition(Options):
                 f"partition.scheme={self.scheme} needs labels, and this data set has none: "
                 "use partition.scheme=iid"
             )
-        return grouped(rng.permutation(pool.count), pool.labels)
+        return group_by_label(rng.permutation(pool.count), pool.labels)
 
 
 def _pool(
@@ -115,7 +115,7 @@ def _pool(
     return Pool(next(iter(known.values()))[0], labels, domains, features)
 
 
-def grouped(images: Indices, labels: Indices) -> list[Indices]:
+def group_by_label(images: Indices, labels: Indices) -> list[Indices]:
     """`images` by label, each group in the order given; groups in the order of their labels."""
     kinds = labels[images]
     order = np.argsort(kinds, kind="stable")
@@ -123,14 +123,14 @@ def grouped(images: Indices, labels: Indices) -> list[Indices]:
     return np.split(images[order], starts)
 
 
-def even(total: int, shares: int) -> Indices:
+def split_evenly(total: int, shares: int) -> Indices:
     """`total` in whole shares that differ by at most one, larger ones first."""
     sizes = np.full(shares, total // shares, dtype=np.int64)
     sizes[: total % shares] += 1
     return sizes
 
 
-def dealt(groups: Sequence[Indices], amounts: NDArray[np.int64]) -> list[Indices]:
+def deal_groups(groups: Sequence[Indices], amounts: NDArray[np.int64]) -> list[Indices]:
     """Every client's images, if it takes `amounts[client, group]` off each group in turn."""
     pieces = [np.split(group, np.cumsum(taken)[:-1]) for group, taken in zip(groups, amounts.T, strict=True)]
     return [np.concatenate(own) for own in zip(*pieces, strict=True)]

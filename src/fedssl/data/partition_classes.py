@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedssl.data.partition_base import SCHEME, Indices, Partition, Pool, dealt, even
+from fedssl.data.partition_base import SCHEME, Indices, Partition, Pool, deal_groups, split_evenly
 from fedssl.errors import DataError
 
 
@@ -41,7 +41,7 @@ class Classes(Partition):
             holders = rng.permutation(np.flatnonzero(held[:, group]))
             poorest = holders[np.argsort(amounts[holders].sum(1), kind="stable")]
             amounts[poorest[: supply[group] % sets[group]], group] += 1
-        return dealt(groups, amounts)
+        return deal_groups(groups, amounts)
 
     def _sets(self, supply: Indices, rng: np.random.Generator) -> Indices:
         """Into how many sets each class is cut."""
@@ -58,7 +58,7 @@ class Classes(Partition):
             )
         largest_first = np.lexsort((rng.permutation(classes), -supply))
         sets = np.empty(classes, dtype=np.int64)
-        sets[largest_first] = even(total, classes)
+        sets[largest_first] = split_evenly(total, classes)
         short = int(np.argmin(supply - sets))
         if supply[short] < sets[short]:
             raise DataError(
@@ -136,7 +136,7 @@ class Skew(Partition):
         # Where the IID share does not divide, the clients with the smallest blocks get one image more.
         order = np.argsort([len(block) for block in blocks], kind="stable")
         sizes = np.empty(self.clients, dtype=np.int64)
-        sizes[order] = even(len(iid), self.clients)
+        sizes[order] = split_evenly(len(iid), self.clients)
         extra = np.split(iid, np.cumsum(sizes)[:-1])
         return [np.concatenate(both) for both in zip(blocks, extra, strict=True)]
 

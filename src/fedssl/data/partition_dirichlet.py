@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedssl.data.partition_base import SCHEME, Indices, Partition, Pool, dealt, even
+from fedssl.data.partition_base import SCHEME, Indices, Partition, Pool, deal_groups, split_evenly
 from fedssl.errors import DataError
 
 
@@ -37,7 +37,7 @@ class Dirichlet(Partition):
                 f"client with fewer than {self.min_size} images in each of {self.tries} tries (best: "
                 f"{best.min()}): raise partition.alpha, lower partition.min_size or use fewer clients"
             )
-        return dealt(groups, amounts)
+        return deal_groups(groups, amounts)
 
 
 class DirichletBounded(Partition):
@@ -64,7 +64,7 @@ class DirichletBounded(Partition):
         mean = pool.count / self.clients
         least, most = max(mean * (1 - self.tolerance), 1.0), mean * (1 + self.tolerance)
         if self.sampler == "chain":
-            return dealt(groups, walk(groups, self.clients, self.alpha, least, most, rng))
+            return deal_groups(groups, walk(groups, self.clients, self.alpha, least, most, rng))
         amounts, best = draw(groups, self.clients, self.alpha, least, most, self.tries, rng)
         if amounts is None:
             raise DataError(
@@ -73,7 +73,7 @@ class DirichletBounded(Partition):
                 f"{self.tries} tries; the best were {best.min()}…{best.max()}: raise partition.tolerance, "
                 "partition.tries or partition.alpha, use fewer clients, or partition.sampler=chain"
             )
-        return dealt(groups, amounts)
+        return deal_groups(groups, amounts)
 
 
 def draw(
@@ -127,7 +127,7 @@ def walk(
     amounts = np.zeros((len(groups), clients), dtype=np.int64)
     for own, group in zip(amounts, groups, strict=True):
         # What does not divide goes to the clients with the fewest images.
-        own[np.argsort(amounts.sum(0), kind="stable")] = even(len(group), clients)
+        own[np.argsort(amounts.sum(0), kind="stable")] = split_evenly(len(group), clients)
     sizes = amounts.sum(0)
     if sizes.min() < least or sizes.max() > most:
         raise DataError(
@@ -164,7 +164,7 @@ class DirichletEqual(Partition):
         groups = self.by_class(pool, rng)
         wants = rng.dirichlet(np.full(len(groups), self.beta), size=self.clients)
         supply = np.array([len(group) for group in groups])
-        return dealt(groups, fill(wants, even(pool.count, self.clients), supply, rng))
+        return deal_groups(groups, fill(wants, split_evenly(pool.count, self.clients), supply, rng))
 
 
 def fill(

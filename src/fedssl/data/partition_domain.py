@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from fedssl.data.partition_base import SCHEME, Indices, Partition, Pool, dealt, even, grouped
+from fedssl.data.partition_base import (
+    SCHEME,
+    Indices,
+    Partition,
+    Pool,
+    deal_groups,
+    group_by_label,
+    split_evenly,
+)
 from fedssl.data.partition_dirichlet import fill
 from fedssl.errors import DataError
 
@@ -44,7 +52,7 @@ class Domain(Partition):
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         assert pool.domains is not None  # clients_for has seen to it
-        styles = grouped(rng.permutation(pool.count), pool.domains)
+        styles = group_by_label(rng.permutation(pool.count), pool.domains)
         size = pool.count // (len(styles) * self.per_domain) if self.equal else None
         return [part for style in styles for part in self._deal_style(style, size, pool, rng)]
 
@@ -57,9 +65,9 @@ class Domain(Partition):
                 f"a domain of {len(images)} images cannot be dealt to "
                 f"partition.per_domain={self.per_domain} clients: use fewer, or partition.equal=true"
             )
-        sizes = even(len(images), self.per_domain) if size is None else np.full(self.per_domain, size)
+        sizes = split_evenly(len(images), self.per_domain) if size is None else np.full(self.per_domain, size)
         if self.classes_beta is None:
-            return np.split(repeated(images, int(sizes.sum())), np.cumsum(sizes)[:-1])
+            return np.split(repeat_images(images, int(sizes.sum())), np.cumsum(sizes)[:-1])
         if size is None and self.per_domain == 1:
             raise DataError(
                 "partition.classes_beta changes nothing where one client takes all images of its domain: "
@@ -67,15 +75,17 @@ class Domain(Partition):
             )
         if pool.labels is None:
             raise DataError("partition.classes_beta needs labels, and this data set has none: leave it out")
-        groups = grouped(images, pool.labels)
+        groups = group_by_label(images, pool.labels)
         wants = rng.dirichlet(np.full(len(groups), self.classes_beta), size=self.per_domain)
         if size is None:
-            return dealt(groups, fill(wants, sizes, np.array([len(group) for group in groups]), rng))
+            return deal_groups(groups, fill(wants, sizes, np.array([len(group) for group in groups]), rng))
         amounts = fill(wants, sizes, np.full(len(groups), sizes.sum()), rng)
         wanted = amounts.sum(0)
-        return dealt([repeated(group, n) for group, n in zip(groups, wanted, strict=True)], amounts)
+        return deal_groups(
+            [repeat_images(group, n) for group, n in zip(groups, wanted, strict=True)], amounts
+        )
 
 
-def repeated(images: Indices, count: int) -> Indices:
+def repeat_images(images: Indices, count: int) -> Indices:
     """The first `count` images, starting over as often as it takes: uses differ by at most one."""
     return np.resize(images, count)

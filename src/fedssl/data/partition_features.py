@@ -58,14 +58,14 @@ class FeatureClusters(DirichletBounded):
             raise DataError("feature-clusters go by features [N, D] of the images: give them as `features`")
         if pool.count < self.clusters:
             raise DataError(f"{pool.count} images cannot make partition.clusters={self.clusters}: use fewer")
-        found = clustered(pool.features, self.clusters, self.components, int(rng.integers(2**31)))
+        found = cluster_features(pool.features, self.clusters, self.components, int(rng.integers(2**31)))
         pool = replace(pool, labels=found)
         if self.beta is None:
             return super().deal(pool, rng)
         return Skew(clients=self.clients, beta=self.beta).deal(pool, rng)
 
 
-def clustered(features: Features, clusters: int, components: int, seed: int) -> Indices:
+def cluster_features(features: Features, clusters: int, components: int, seed: int) -> Indices:
     """The k-means cluster of each row in the space of the first principal components.
 
     Clusters are numbered along the first component, so that neighbours in number are neighbours in space.

@@ -37,7 +37,7 @@ def readers() -> Iterator[Readers]:
         yield Readers(pool)
 
 
-def made_ahead(batches: Iterator[Any]) -> Iterator[Any]:
+def prefetch(batches: Iterator[Any]) -> Iterator[Any]:
     """The same batches; the next one is made in another thread while this one is used."""
     with ThreadPoolExecutor(1) as other:
         coming = other.submit(next, batches, None)

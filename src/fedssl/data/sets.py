@@ -46,7 +46,7 @@ def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tup
         check_labels(test, f"{test.name} test")
     elif train.y is not None:
         train, test = _split_test(train, config.test_fraction)
-    train = limited(train, config.limit, seed)
+    train = limit_images(train, config.limit, seed)
     ready = _finish(train, config, "train", progress)
     if test is None:
         return _name_labels(ready, ready), None
@@ -175,7 +175,7 @@ def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]
     return images.subset(train), replace(images.subset(test), warnings=())
 
 
-def limited(images: Kind, limit: int, seed: int) -> Kind:
+def limit_images(images: Kind, limit: int, seed: int) -> Kind:
     """A stratified subset of so many images (0: all of them), the styles' shares being equal."""
     if limit > len(images):
         raise DataError(f"data.limit={limit}, but {images.name} has only {len(images)} training images")
@@ -186,7 +186,7 @@ def limited(images: Kind, limit: int, seed: int) -> Kind:
     rng = numpy_rng(seed, "data", "limit")
     style = np.unique(keys) // MOST_CLASSES  # of each stratum
     sizes = [int(counts[style == each].sum()) for each in np.unique(style)]
-    shares = equal_shares(sizes, limit, images.name)
+    shares = share_equally(sizes, limit, images.name)
     take = [
         _allocate(counts[style == each], share, rng)
         for each, share in zip(np.unique(style), shares, strict=True)
@@ -195,7 +195,7 @@ def limited(images: Kind, limit: int, seed: int) -> Kind:
     return cast(Kind, drawn)
 
 
-def equal_shares(counts: Sequence[int], total: int, name: str) -> list[int]:
+def share_equally(counts: Sequence[int], total: int, name: str) -> list[int]:
     """`total` (0: everything) shared equally; of what has fewer, all is taken and the others give more."""
     if total > sum(counts):
         raise DataError(f"data.limit={total}, but {name} has only {sum(counts)} training images")

@@ -33,8 +33,10 @@ def load(config: DataConfig, progress: Progress | None = None, seed: int = 0) ->
     for name in names:
         trains[name], tests[name] = _load(name, config, seed, progress)
     classes = _classes(trains)
-    shares = sets.equal_shares([len(train) for train in trains.values()], config.limit, config.name)
-    few = [sets.limited(train, share, seed) for train, share in zip(trains.values(), shares, strict=True)]
+    shares = sets.share_equally([len(train) for train in trains.values()], config.limit, config.name)
+    few = [
+        sets.limit_images(train, share, seed) for train, share in zip(trains.values(), shares, strict=True)
+    ]
     everything = [*few, *tests.values()]
     size = config.size or max(side for images in everything for side in images.size)
     channels = int(config.channels) or max(images.channels for images in everything)

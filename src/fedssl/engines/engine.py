@@ -62,7 +62,7 @@ class Engine(Choice):
         """Whether the clients' images and memories are on this machine."""
         return True
 
-    def dealt(self, config: Config) -> str:
+    def describe_split(self, config: Config) -> str:
         """How clients came by their images, in words."""
         if config.method.pools_data:
             return "all images in one place"

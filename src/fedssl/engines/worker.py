@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 from fedssl.config import from_values
 from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     runner = set_up(folder)
-    with freed_memory_kept(), sleep_when_busy():
+    with keep_freed_memory(), sleep_when_busy():
         for line in sys.stdin:
             try:
                 answer = work(runner, json.loads(line), folder)

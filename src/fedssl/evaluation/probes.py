@@ -54,7 +54,7 @@ class Prober:
         """`knn` and `linear` on the frozen encoder, and its own `classifier`, from the same features."""
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
         return {
-            protocol: self.of_classifier(classifier, test)
+            protocol: self.score_classifier(classifier, test)
             if protocol == "classifier"
             else self.from_features(train, test, protocol)
             for protocol in protocols
@@ -69,7 +69,7 @@ class Prober:
         return extract(encoder, images, mean=self.data.mean, std=self.data.std, device=self.device)
 
     @torch.no_grad()
-    def of_classifier(self, classifier: nn.Module | None, test: Tensor) -> Scores:
+    def score_classifier(self, classifier: nn.Module | None, test: Tensor) -> Scores:
         """The classifier that an objective trained with its encoder, as it is: end to end (Dec-SL)."""
         if classifier is None:
             raise ConfigError("only objective.name=supervised trains a classifier: probe linear or knn")

@@ -22,7 +22,7 @@ NOISE = 12.0  # standard deviation, of 255
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnImage:
     """A picture and what is to be seen in it."""
 
     image: Pixels
@@ -55,7 +55,7 @@ def draw(count: int, side: int, split: str) -> Scenes:
     return coco_scenes("shapes", known, lambda name: pictures[int(name)].image)
 
 
-def picture(side: int, rng: np.random.Generator) -> Drawn:
+def picture(side: int, rng: np.random.Generator) -> DrawnImage:
     """One to four objects, later ones in front of earlier ones."""
     across, down = np.meshgrid(np.arange(side) + 0.5, np.arange(side) + 0.5)
     canvas = _background(side, across, down, rng)
@@ -75,7 +75,7 @@ def picture(side: int, rng: np.random.Generator) -> Drawn:
         if visible.sum() >= VISIBLE * mask.sum():
             masks.append(visible)
             kinds.append(kind)
-    return Drawn(canvas.round().clip(0, 255).astype(np.uint8), masks, kinds)
+    return DrawnImage(canvas.round().clip(0, 255).astype(np.uint8), masks, kinds)
 
 
 def outline(kind: int, x: NDArray[np.float64], y: NDArray[np.float64], angle: float) -> Mask:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
-from fedssl.methods.latent import recorded, replaced
+from fedssl.methods.latent import record_outputs, replace_parts
 from fedssl.methods.method import Method
 from fedssl.methods.training import Batch, Training, train_locally
 from fedssl.models.encoders import Encoder
@@ -46,14 +46,14 @@ class APFL(Method):
     def train(self, client: Client) -> Training:
         objective, shared = client.objective, client.model
         personal = cast(Model, shared.part("personal"))
-        mixed = replaced(personal, encoder=nn.Identity(), projector=nn.Identity())
+        mixed = replace_parts(personal, encoder=nn.Identity(), projector=nn.Identity())
         total = torch.zeros((), device=client.device)
 
         def loss(batch: Batch) -> Tensor:
-            with recorded(shared.part("projector")) as theirs:
+            with record_outputs(shared.part("projector")) as theirs:
                 own_loss = objective.loss(shared, batch.views, batch.labels, batch.rng)
             # Projections as the objective makes them; its loss on them is not used.
-            with recorded(personal.part("projector")) as mine:
+            with record_outputs(personal.part("projector")) as mine:
                 objective.loss(personal, batch.views, batch.labels, batch.rng)
             views = mixture(torch.cat(theirs).detach(), torch.cat(mine), self.alpha)
             total.add_(own_loss.detach())

@@ -16,7 +16,7 @@ _compiled: WeakKeyDictionary[nn.Module, Callable[..., object]] = WeakKeyDictiona
 
 
 @contextmanager
-def compiled_encoders(model: Model) -> Iterator[None]:
+def compile_encoders(model: Model) -> Iterator[None]:
     """Every encoder of a model (a target's and a personal one, too) runs compiled meanwhile.
 
     Only for a while, and only `forward`: a copy made later is a plain module again and no alias of this

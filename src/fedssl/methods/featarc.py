@@ -15,7 +15,7 @@ from fedssl.data.views import plain
 from fedssl.methods.client import Client
 from fedssl.methods.clusters import Clusters, FirstClusters
 from fedssl.methods.fedavg import FedAvg
-from fedssl.methods.latent import recorded
+from fedssl.methods.latent import record_outputs
 from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.training import Batch, Loss, Training, objective_loss, train_locally
 from fedssl.models.model import Model
@@ -119,24 +119,24 @@ def aligned_loss(client: Client, weight: float) -> Loss:
     model, given, objective = client.model, projections(client), objective_loss(client)
 
     def loss(batch: Batch) -> Tensor:
-        with recorded(head(model)) as seen:
+        with record_outputs(last_head(model)) as seen:
             value = objective(batch)
         p = torch.cat(seen) if seen else batch.views[0].new_empty(0)
         # MAE has no pass over whole images, MoCo none of its second views through the online network.
         if len(p) != len(batch.views) * len(batch.images):
-            p = torch.cat([predicted(model, view) for view in batch.views])
+            p = torch.cat([predict_projection(model, view) for view in batch.views])
         z = given[batch.positions.to(given.device)]
         return value + weight * negative_cosine(p, z.repeat(len(batch.views), 1))
 
     return loss
 
 
-def head(model: Model) -> nn.Module:
+def last_head(model: Model) -> nn.Module:
     """The part of the online network whose output is compared."""
     return model.part(next((name for name in reversed(HEADS) if model.has(name)), "encoder"))
 
 
-def predicted(model: Model, images: Tensor) -> Tensor:
+def predict_projection(model: Model, images: Tensor) -> Tensor:
     """Images through the online network, up to its last head."""
     for name in ("encoder", *HEADS):
         if model.has(name):

@@ -26,15 +26,15 @@ class FedRep(FedPer):
         trained = client.objective.trained(client.model)
         encoder = [value for value in trained if id(value) in below]
         heads = [value for value in trained if id(value) not in below]
-        with frozen(encoder):
+        with freeze(encoder):
             first = train_locally(client, parameters=heads, purpose="heads")
-        with frozen(heads):
+        with freeze(heads):
             second = train_locally(client, parameters=encoder)
         return Training(second.loss, first.steps + second.steps, first.views + second.views)
 
 
 @contextmanager
-def frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def freeze(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
     """They take no gradient meanwhile."""
     for parameter in parameters:
         parameter.requires_grad_(False)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
-from fedssl.methods.latent import recorded, replaced
+from fedssl.methods.latent import record_outputs, replace_parts
 from fedssl.methods.method import Method
 from fedssl.methods.style import (
-    Beside,
+    ConcatenatedFeatures,
     StyleContrast,
     StyleViews,
     Stylize,
@@ -72,7 +72,9 @@ class FedStyle(Method):
         content = model.part("encoder")
         if not self.stylized:
             return content
-        return Tuned(Beside(content, model.part("style.encoder")), Stylize(model.part("generator")))
+        return Tuned(
+            ConcatenatedFeatures(content, model.part("style.encoder")), Stylize(model.part("generator"))
+        )
 
     def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
         """Content from the server, style and generator from memory; a newcomer extracts its style first."""
@@ -108,14 +110,14 @@ class FedStyle(Method):
     def infused_loss(self, client: Client) -> Loss:
         """The objective on two views, + λ times the same on their features infused with the style (Eq. 3)."""
         model, objective = client.model, client.objective
-        generator, heads = model.part("generator"), infused_heads(model)
+        generator, heads = model.part("generator"), infuse_heads(model)
         styles = style_features(
             model.part("style.encoder"), client.images, StyleViews(client.views), client.device
         )
         slow = model.part("target.encoder") if model.has("target") else nn.Identity()
 
         def loss(batch: Batch) -> Tensor:
-            with recorded(model.part("encoder")) as online, recorded(slow) as target:
+            with record_outputs(model.part("encoder")) as online, record_outputs(slow) as target:
                 content_loss = objective.loss(model, batch.views, batch.labels, batch.rng)
             first, second = features_of_both(online, target, len(batch.images))
             style, outlines = styles[batch.positions.to(styles.device)].unbind(dim=1)
@@ -141,11 +143,11 @@ def features_of_both(online: list[Tensor], target: list[Tensor], images: int) ->
     return first, second
 
 
-def infused_heads(model: Model) -> Model:
+def infuse_heads(model: Model) -> Model:
     """The objective's model on features instead of images: encoders are left out."""
     instead: dict[str, nn.Module] = {"encoder": nn.Identity()}
     if model.has("target"):
         instead["target"] = Target(nn.Identity(), model.part("target.projector"))
     if model.has("infused_queue"):
         instead["queue"] = model.part("infused_queue")
-    return replaced(model, **instead)
+    return replace_parts(model, **instead)

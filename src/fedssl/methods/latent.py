@@ -11,7 +11,7 @@ from fedssl.models.model import Model, Part
 
 
 @contextmanager
-def recorded(module: nn.Module) -> Iterator[list[Tensor]]:
+def record_outputs(module: nn.Module) -> Iterator[list[Tensor]]:
     """What a module gives out meanwhile, call by call: an objective says itself how views go through."""
     outputs: list[Tensor] = []
     handle = module.register_forward_hook(lambda module, inputs, output: outputs.append(output))
@@ -21,7 +21,7 @@ def recorded(module: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def replaced(model: Model, **instead: nn.Module) -> Model:
+def replace_parts(model: Model, **instead: nn.Module) -> Model:
     """The objective's parts of a model, some of them replaced; the others are shared, not copied."""
     own = [name for name in model.roles if name not in model.added]
     return Model(**{name: Part(instead.get(name, model.part(name)), model.roles[name]) for name in own})

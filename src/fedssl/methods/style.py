@@ -105,7 +105,7 @@ def build_generator(features: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(2 * features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, features))
 
 
-class Beside(nn.Module):
+class ConcatenatedFeatures(nn.Module):
     """Features of two encoders, one beside the other."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:

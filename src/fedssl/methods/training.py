@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedssl.methods.client import Client, ClientFailure
-from fedssl.methods.compiling import compiled_encoders
+from fedssl.methods.compiling import compile_encoders
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
@@ -65,9 +65,9 @@ def train_locally(
     model.train()
     total = torch.zeros((), device=client.device)
     steps = views_made = 0
-    with compiled_encoders(model) if config.compile else nullcontext():
+    with compile_encoders(model) if config.compile else nullcontext():
         chosen = batches(len(client.images), config.batch_size, epochs or config.epochs, order)
-        for batch in prepared(client, chosen, draws):
+        for batch in prepare_batches(client, chosen, draws):
             with autocast(client.device, config.precision):
                 value = loss_of(batch)
             optimizer.zero_grad()
@@ -86,7 +86,7 @@ def train_locally(
     return Training(mean, steps, views_made)
 
 
-def prepared(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
+def prepare_batches(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
     """Batches with their views."""
     for positions in chosen:
         images, labels = client.images.batch(positions)

@@ -33,7 +33,7 @@ def describe(
     }
 
 
-def described(
+def describe_with_input(
     encoder: Encoder, mean: float, std: float, size: tuple[int, int], channels: int
 ) -> dict[str, Any]:
     """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std."""

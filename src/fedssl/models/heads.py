@@ -33,7 +33,7 @@ def build_predictor(config: ModelConfig) -> nn.Module:
     return mlp(config.projector_out, config.predictor_hidden, config.projector_out)
 
 
-def projected(model: Model, images: Tensor) -> Tensor:
+def project(model: Model, images: Tensor) -> Tensor:
     """Images through the model's encoder and projector."""
     projection: Tensor = model.part("projector")(model.part("encoder")(images))
     return projection

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.models.heads import build_projector, projected
+from fedssl.models.heads import build_projector, project
 from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import full_precision
@@ -33,7 +33,7 @@ class BarlowTwins(Objective):
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        a, b = (projected(model, view) for view in views)
+        a, b = (project(model, view) for view in views)
         return self.scale * barlow_twins(a, b, self.off_diagonal)
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.models.heads import build_projector, projected
+from fedssl.models.heads import build_projector, project
 from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import full_precision
@@ -67,7 +67,7 @@ class MoCo(Objective):
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         queue = cast(Queue, model.part("queue"))
-        query = projected(model, views[0])
+        query = project(model, views[0])
         with torch.no_grad():
             key = F.normalize(model.part("target")(views[1]).float(), dim=1)
         # The loss remembers the queue for its gradient, and the queue is about to change.

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.models.heads import build_projector, projected
+from fedssl.models.heads import build_projector, project
 from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import full_precision
@@ -30,7 +30,7 @@ class SimCLR(Objective):
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        z = projected(model, torch.cat(list(views)))
+        z = project(model, torch.cat(list(views)))
         return nt_xent(z, self.temperature)
 
 

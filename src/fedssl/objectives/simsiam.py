@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedssl.models.heads import build_predictor, build_projector, projected
+from fedssl.models.heads import build_predictor, build_projector, project
 from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.losses import negative_cosine
@@ -33,7 +33,7 @@ class SimSiam(Objective):
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        z1, z2 = (projected(model, view) for view in views)
+        z1, z2 = (project(model, view) for view in views)
         p1, p2 = (model.part("predictor")(z) if self.predictor else z for z in (z1, z2))
         if self.stop_gradient:
             z1, z2 = z1.detach(), z2.detach()

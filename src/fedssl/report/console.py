@@ -104,7 +104,7 @@ def start_panel(info: RunInfo) -> Panel:
     apart = "" if distance is None else f", earth mover's distance {distance:.2f}"
     per_round = config.participation.per_round
     share = f"{per_round} per round" if isinstance(per_round, int) else f"{per_round:.0%} per round"
-    rows.add_row("clients", f"{federation.clients}, {share}, {config.engine.dealt(config)}{apart}")
+    rows.add_row("clients", f"{federation.clients}, {share}, {config.engine.describe_split(config)}{apart}")
     rows.add_row(
         "model",
         f"{config.objective.own_encoder or config.model.encoder}, {info.encoder_parameters:,} parameters; "

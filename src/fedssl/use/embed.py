@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedssl.data.cache import Shape
 from fedssl.data.folder import SUFFIXES, printable, read_image
-from fedssl.data.reading import made_ahead, readers
+from fedssl.data.reading import prefetch, readers
 from fedssl.errors import DataError
 from fedssl.storage import write_atomic
 from fedssl.use.trained import Trained
@@ -77,7 +77,7 @@ def embed_batches(
     """Paths and vectors, a batch at a time; what cannot be read is noted in `into.skipped`."""
     paths = find_images(into.root)
     batches, done = _decoded(into, paths, trained.shape), 0
-    for names, images, seen in batches if trained.device.type == "cpu" else made_ahead(batches):
+    for names, images, seen in batches if trained.device.type == "cpu" else prefetch(batches):
         done += seen
         if images:
             yield names, trained(np.stack(images))

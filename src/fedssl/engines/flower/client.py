@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedssl.allocator import freed_memory_kept
+from fedssl.allocator import keep_freed_memory
 from fedssl.engines.flower import messages
 from fedssl.openmp import sleep_when_busy
 
@@ -72,7 +72,7 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
 
     try:
         runner, task = prepare(text, tensors, node)
-        with freed_memory_kept(), sleep_when_busy():
+        with keep_freed_memory(), sleep_when_busy():
             outcome = runner.run(task)
     except (FedsslError, WireError) as error:
         return Outcome(text["client"], failure=str(error))
@@ -154,7 +154,7 @@ def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
 
 
 def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> None:
-    from fedssl.models.describe import described
+    from fedssl.models.describe import describe_with_input
     from fedssl.rundir import RunDir
 
     runner, task = prepare(text, tensors, node)
@@ -163,6 +163,6 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
     encoder = config.objective.encoder(config, images.size, images.channels)
     RunDir(run_folder(text, node)).write_encoder(
         {name: value.detach().cpu() for name, value in module.state_dict().items()},
-        described(encoder, config.data.mean, config.data.std, images.size, images.channels)
+        describe_with_input(encoder, config.data.mean, config.data.std, images.size, images.channels)
         | {"trained": f"client {task.client}"},
     )

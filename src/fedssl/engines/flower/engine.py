@@ -56,8 +56,8 @@ class Flower(Engine):
     def sees_clients(self) -> bool:
         return not self.sites
 
-    def dealt(self, config: Config) -> str:
-        return f"at {', '.join(self.sites)}" if self.sites else super().dealt(config)
+    def describe_split(self, config: Config) -> str:
+        return f"at {', '.join(self.sites)}" if self.sites else super().describe_split(config)
 
     def federation(self, config: Config, progress: Progress | None = None) -> Federation:
         """At a server of sites: as many clients as sites, all of whose images are elsewhere."""

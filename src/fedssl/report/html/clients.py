@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedssl.report.html.curves import NAMES, described, tidy
+from fedssl.report.html.curves import NAMES, describe_curve, tidy
 from fedssl.report.html.files import RunFiles, is_number, last
 
 MOST_CLASSES = 3  # named in the table
@@ -52,7 +52,7 @@ def table(run: RunFiles) -> dict[str, Any]:
         {"key": "failed", "label": "failed", "unit": "count"},
     ]
     columns += [{"key": "accuracy", "label": "own probe", "unit": "percent"}] if accuracy else []
-    columns += [described(key) for key in keys]
+    columns += [describe_curve(key) for key in keys]
     columns += [{"key": "seconds", "label": "time a round", "unit": "seconds"}] if seen else []
     rows = []
     for client in range(number):

@@ -9,9 +9,9 @@ from itertools import combinations
 from typing import Any
 
 from fedssl.config import EXECUTION, MAIN_KEY
-from fedssl.report.html.curves import Curve, curves, described, rank, thinned, tidy
+from fedssl.report.html.curves import Curve, curves, describe_curve, rank, thinned, tidy
 from fedssl.report.html.files import RunFiles, is_number
-from fedssl.statistics import Claim, Verdict, judge_family, mean_and_spread, paired_differences
+from fedssl.statistics import Claim, Verdict, mean_and_spread, paired_differences, test_claims
 
 NO_KEY = "none"
 MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
@@ -205,7 +205,7 @@ def pairs(found: Sequence[Group], measure: Measure) -> list[dict[str, Any]]:
     """Every two groups, paired over the seeds that both have; all pairs of a measure are one family."""
     both = list(combinations(found, 2))
     shared = [paired_differences(first.by_seed(measure), second.by_seed(measure)) for first, second in both]
-    verdicts = judge_family([Claim(list(differences.values())) for differences in shared])
+    verdicts = test_claims([Claim(list(differences.values())) for differences in shared])
     return [
         {
             "measure": measure.key,
@@ -241,7 +241,7 @@ def group_curves(found: Sequence[Group]) -> list[dict[str, Any]]:
             for curve in curves(run.metrics):
                 _gather(drawn.setdefault(curve.key, {}).setdefault(group.id, {}), curve)
     return [
-        {**described(key), "lines": [_line(group, points) for group, points in lines.items()]}
+        {**describe_curve(key), "lines": [_line(group, points) for group, points in lines.items()]}
         for key, lines in sorted(drawn.items(), key=lambda item: rank(item[0]))
     ]
 

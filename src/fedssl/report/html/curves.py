@@ -57,7 +57,7 @@ def meaning(key: str) -> Meaning:
     return MEANINGS.get(key, Meaning(key.replace("_", " "), about="mean over clients"))
 
 
-def described(key: str) -> dict[str, str]:
+def describe_curve(key: str) -> dict[str, str]:
     known = meaning(key)
     return {"key": key, "label": known.label, "unit": known.unit, "about": known.about}
 
@@ -77,7 +77,7 @@ class Curve:
         band = any(self.low[number] < self.high[number] for number in self.low)
         lines = self.clients if 1 < len(self.clients) <= MOST_CLIENTS else {}
         return {
-            **described(self.key),
+            **describe_curve(self.key),
             "rounds": rounds,
             "values": _at(self.points, rounds),
             "low": _at(self.low, rounds) if band else None,
