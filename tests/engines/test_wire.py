@@ -7,11 +7,11 @@ from fedssl.engines.wire import (
     HEADER,
     HEADER_EACH,
     WireError,
-    longest,
+    max_message_bytes,
     num_bytes,
-    packed,
-    rounded,
-    unpacked,
+    pack,
+    round_to_dtype,
+    unpack,
 )
 from fedssl.errors import RunError
 
@@ -27,41 +27,41 @@ def same(first, second):
 
 
 def test_a_message_with_32_bits_comes_out_as_it_went_in():
-    assert same(unpacked(packed(STATE, "float32"), 10_000), STATE)
+    assert same(unpack(pack(STATE, "float32"), 10_000), STATE)
 
 
 def test_with_16_bits_floats_are_rounded_and_counters_are_not():
-    received = unpacked(packed(STATE, "float16"), 10_000)
+    received = unpack(pack(STATE, "float16"), 10_000)
     # By hand: the half nearest to 1/3 is 1365/4096, the one nearest to 6e-8 is 2^-24.
     assert received["encoder.weight"].tolist() == [[1.0, 1365 / 4096], [-65504.0, 2**-24]]
     assert received["encoder.weight"].dtype == torch.float32
     assert received["encoder.count"].equal(torch.tensor(7))
-    assert same(received, rounded(STATE, "float16"))
-    assert same(rounded(received, "float16"), received)  # once is enough
+    assert same(received, round_to_dtype(STATE, "float16"))
+    assert same(round_to_dtype(received, "float16"), received)  # once is enough
 
 
 def test_rounding_to_32_bits_is_no_copy():
-    assert rounded(STATE, "float32") is STATE
+    assert round_to_dtype(STATE, "float32") is STATE
 
 
 def test_values_beyond_16_bits_are_an_error_not_an_infinity():
     with pytest.raises(RunError, match=r"w has values up to 1e\+05, too large for wire\.dtype=float16"):
-        rounded({"w": torch.tensor([1.0, -1e5])}, "float16")
-    sent = rounded({"w": torch.tensor([float("inf")])}, "float16")  # was so before: for others to find
+        round_to_dtype({"w": torch.tensor([1.0, -1e5])}, "float16")
+    sent = round_to_dtype({"w": torch.tensor([float("inf")])}, "float16")  # was so before: for others to find
     assert sent["w"].isinf().all()
 
 
 def test_bytes_by_hand():
     assert num_bytes(STATE, "float32") == 4 * 4 + 8
     assert num_bytes(STATE, "float16") == 4 * 2 + 8
-    assert longest(STATE, "float32") == 24 + HEADER + 3 * HEADER_EACH
-    assert len(packed(STATE, "float32")) <= longest(STATE, "float32")
+    assert max_message_bytes(STATE, "float32") == 24 + HEADER + 3 * HEADER_EACH
+    assert len(pack(STATE, "float32")) <= max_message_bytes(STATE, "float32")
 
 
 def test_too_many_bytes_are_not_looked_at():
-    data = packed({"w": torch.zeros(1000)}, "float32")
+    data = pack({"w": torch.zeros(1000)}, "float32")
     with pytest.raises(WireError, match=f"{len(data):,} bytes: at most 100 are accepted"):
-        unpacked(data, 100)
+        unpack(data, 100)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_too_many_bytes_are_not_looked_at():
 )
 def test_rubbish_is_no_tensors(data):
     with pytest.raises(WireError, match="no tensors"):
-        unpacked(data, 10_000)
+        unpack(data, 10_000)
 
 
 def test_a_run_with_16_bits_counts_half_the_bytes_and_still_learns(tmp_path):

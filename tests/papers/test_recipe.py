@@ -203,7 +203,7 @@ def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> No
     assert [places for places in seen.values() if len(places) > 1] == []
 
 
-def test_recipes_lie_in_the_package_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_are_in_the_package_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder().name == "recipes"
     (tmp_path / "recipes").mkdir()
     monkeypatch.setattr(files, "__file__", str(tmp_path / "papers" / "files.py"))

@@ -51,14 +51,14 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _server(options: argparse.Namespace) -> None:
     from fedssl.config import parse_overrides, read_toml
-    from fedssl.engines.flower.launch import Place, server, stoppable
+    from fedssl.engines.flower.launch import Place, server, stop_on_signal
 
     _one_of(options)
     if options.sites and not options.insecure:
         raise ConfigError("--sites is for --insecure: else the sites are those whose keys are in --certs")
     first = options.words[:1]
     file = first[0] if first and "=" not in first[0] else None
-    with stoppable("stopped: the same command goes on from the last round", _tell):
+    with stop_on_signal("stopped: the same command goes on from the last round", _tell):
         server(
             Path(options.out),
             read_toml(file) if file else {},
@@ -90,7 +90,7 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _client(options: argparse.Namespace) -> None:
     from fedssl.engines.flower.certs import check_name
-    from fedssl.engines.flower.launch import Site, client, private_key, stoppable
+    from fedssl.engines.flower.launch import Site, client, private_key, stop_on_signal
 
     _one_of(options)
     certs = Path(options.certs) if options.certs else None
@@ -101,7 +101,7 @@ def _client(options: argparse.Namespace) -> None:
     state = Path(options.state) if options.state else Path.home() / ".fedssl" / "sites" / name
     _tell(f"{name}: {_count(Path(options.data)):,} images in {options.data}; memory in {state}")
     site = Site(options.server, Path(options.data), state, certs, name, options.threads, options.device)
-    with stoppable("stopped", _tell):
+    with stop_on_signal("stopped", _tell):
         client(site, _tell)
 
 

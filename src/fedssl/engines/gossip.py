@@ -153,12 +153,12 @@ def mix_nodes(models: Sequence[State], weights: Mixing) -> list[State]:
     share = torch.from_numpy(weights[together][:, together])
     for name in models[0]:
         tensors = [models[node][name] for node in together]
-        for node, tensor in zip(together, _mixed(tensors, share), strict=True):
+        for node, tensor in zip(together, _mix(tensors, share), strict=True):
             mixed[node][name] = tensor
     return mixed
 
 
-def _mixed(tensors: list[Tensor], share: Tensor) -> list[Tensor]:
+def _mix(tensors: list[Tensor], share: Tensor) -> list[Tensor]:
     if not tensors:
         return []
     if is_counter(tensors[0]):

@@ -14,8 +14,8 @@ from fedssl.engines import wire
 from fedssl.engines.check import problem_with
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
+from fedssl.engines.schedule import Slot, schedule
 from fedssl.engines.tasks import Outcome, Task
-from fedssl.engines.waves import Place, places
 from fedssl.errors import RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
@@ -103,9 +103,9 @@ class RoundLoop:
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:
         began, method, report = time.monotonic(), self.config.method, RoundReport(number)
-        sent = Sent(self.config.wire.dtype)
+        sent = WireTraffic(self.config.wire.dtype)
         selected, spares = self.select(number)
-        plan = planned(self.config, self.federation, number, selected, spares)
+        plan = plan_round(self.config, self.federation, number, selected, spares)
         tasks = [
             Task(
                 number,
@@ -126,7 +126,7 @@ class RoundLoop:
             report.outcomes.append(outcome)
             if folded == len(selected):
                 break
-        self._leave(outcomes, tasks, report)
+        self._discard_unused(outcomes, tasks, report)
         if self.config.engine.has_server:
             report.values |= {"bytes_down": sent.down, "bytes_up": sent.up}
         if folded < self.config.participation.min_clients:
@@ -164,13 +164,15 @@ class RoundLoop:
         if problem:
             return problem
         try:
-            upload.state = wire.rounded(upload.state, self.config.wire.dtype)
+            upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
             upload.values |= aggregate.add(upload)
         except (RunError, ValueError) as error:  # no such cluster, a value beyond 16 bits, no mass
             return str(error)
         return ""
 
-    def _leave(self, outcomes: Iterator[Outcome], tasks: Sequence[Task], report: RoundReport) -> None:
+    def _discard_unused(
+        self, outcomes: Iterator[Outcome], tasks: Sequence[Task], report: RoundReport
+    ) -> None:
         """What was asked beyond what was needed leaves no trace."""
         if isinstance(outcomes, Generator):
             outcomes.close()
@@ -180,7 +182,7 @@ class RoundLoop:
             self.memories.discard(client, report.round)
 
 
-class Sent:
+class WireTraffic:
     """What is sent and what comes back in a round: rounded, and counted in bytes."""
 
     def __init__(self, dtype: str) -> None:
@@ -194,7 +196,7 @@ class Sent:
 
     def _round_model(self, model: State) -> State:
         if id(model) not in self._rounded:
-            rounded = model if self.dtype == "float32" else wire.rounded(model, self.dtype)
+            rounded = model if self.dtype == "float32" else wire.round_to_dtype(model, self.dtype)
             self._rounded[id(model)] = (model, rounded)
         self.down += wire.num_bytes(model, self.dtype)
         return self._rounded[id(model)][1]
@@ -239,13 +241,13 @@ def round_size(participation: ParticipationConfig, clients: int) -> tuple[int, i
     return count, min(math.ceil(participation.overshoot * count), clients - count)
 
 
-def planned(
+def plan_round(
     config: Config, federation: Federation, round: int, selected: Sequence[int], spares: Sequence[int]
-) -> dict[int, Place]:
+) -> dict[int, Slot]:
     """Threads and turns of the clients of a round; those asked beyond them have no share, and begin last."""
     images = [federation.num_images(client, round) for client in selected]
-    plan = places(images, config.engine.threads, config.engine.wave or 1)
-    last = Place(config.engine.threads, len(selected))
+    plan = schedule(images, config.engine.threads, config.engine.wave or 1)
+    last = Slot(config.engine.threads, len(selected))
     return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)
 
 

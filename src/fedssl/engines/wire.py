@@ -25,27 +25,27 @@ class WireError(Exception):
     """Bytes that are no tensors, or too many of them; its text says which."""
 
 
-def packed(state: Mapping[str, Tensor], dtype: str) -> bytes:
+def pack(state: Mapping[str, Tensor], dtype: str) -> bytes:
     """The bytes of a message."""
-    data: bytes = save({name: _narrowed(value, dtype).contiguous() for name, value in state.items()})
+    data: bytes = save({name: _narrow(value, dtype).contiguous() for name, value in state.items()})
     return data
 
 
-def unpacked(data: bytes, most: int) -> State:
-    """What `packed` was given, rounded; longer data than `most` bytes are not looked at."""
+def unpack(data: bytes, most: int) -> State:
+    """What `pack` was given, rounded; longer data than `most` bytes are not looked at."""
     if len(data) > most:
         raise WireError(f"{len(data):,} bytes: at most {most:,} are accepted")
     try:
-        return {name: _widened(value) for name, value in load(data).items()}
+        return {name: _widen(value) for name, value in load(data).items()}
     except (SafetensorError, ValueError, KeyError) as error:
         raise WireError(f"{len(data):,} bytes that are no tensors: {error}") from None
 
 
-def rounded(state: State, dtype: str) -> State:
+def round_to_dtype(state: State, dtype: str) -> State:
     """The state as it is after it was sent."""
     if dtype == "float32":
         return state
-    sent = {name: _widened(_narrowed(value, dtype)) for name, value in state.items()}
+    sent = {name: _widen(_narrow(value, dtype)) for name, value in state.items()}
     for name, value in sent.items():
         if value.is_floating_point() and not value.isfinite().all() and state[name].isfinite().all():
             largest = float(state[name].abs().max())
@@ -58,7 +58,7 @@ def num_bytes(state: Mapping[str, Tensor], dtype: str) -> int:
     return sum(_sent_size(value, dtype) * value.numel() for value in state.values())
 
 
-def longest(state: Mapping[str, Tensor], dtype: str) -> int:
+def max_message_bytes(state: Mapping[str, Tensor], dtype: str) -> int:
     """Bytes that a message with such tensors has at most."""
     return num_bytes(state, dtype) + HEADER + HEADER_EACH * len(state)
 
@@ -67,9 +67,9 @@ def _sent_size(value: Tensor, dtype: str) -> int:
     return 2 if dtype == "float16" and value.dtype == torch.float32 else value.element_size()
 
 
-def _narrowed(value: Tensor, dtype: str) -> Tensor:
+def _narrow(value: Tensor, dtype: str) -> Tensor:
     return value.half() if dtype == "float16" and value.dtype == torch.float32 else value
 
 
-def _widened(value: Tensor) -> Tensor:
+def _widen(value: Tensor) -> Tensor:
     return value.float() if value.dtype == torch.float16 else value

@@ -43,16 +43,16 @@ def set_up(folder: Path) -> ClientRunner:
     setup = json.loads((folder / "setup.json").read_text())
     config = from_values(setup["config"])
     torch.set_num_threads(config.engine.threads)
-    federation = federate(config) if setup["mapped"] else _copied(folder, setup)
+    federation = federate(config) if setup["mapped"] else _copy(folder, setup)
     memories = config.engine.memories(Path(setup["memories"]))
     return LiveRun(config, federation, memories, start=Path(setup["start"])).runner
 
 
-def _copied(folder: Path, setup: dict[str, Any]) -> Federation:
+def _copy(folder: Path, setup: dict[str, Any]) -> Federation:
     """The images that the main process put down for its workers."""
     images = ImageSet(
-        x=_mapped(folder / "x.npy"),
-        y=_mapped(folder / "y.npy") if (folder / "y.npy").exists() else None,
+        x=_map(folder / "x.npy"),
+        y=_map(folder / "y.npy") if (folder / "y.npy").exists() else None,
         classes=tuple(setup["classes"]),
         mirrored=setup["mirrored"],
     )
@@ -95,7 +95,7 @@ def _as_answer(outcome: Outcome, folder: Path) -> dict[str, Any]:
     return answer
 
 
-def _mapped(file: Path) -> torch.Tensor:
+def _map(file: Path) -> torch.Tensor:
     # Mode "c": PyTorch wants a writable array; what is written stays in this process.
     return torch.from_numpy(np.load(file, mmap_mode="c"))
 

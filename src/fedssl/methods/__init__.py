@@ -1,9 +1,6 @@
 """The federated methods: one file each."""
 
 from fedssl.registry import Registry
-from fedssl.state import mix
-
-__all__ = ["METHODS", "mix"]
 
 METHODS = Registry(
     "method",

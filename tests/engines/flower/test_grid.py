@@ -104,7 +104,7 @@ def test_bytes_in_the_metrics_are_those_that_are_sent(tmp_path):
     (line,) = fedssl.Run(tmp_path / "grid").metrics
     trained = [m for m in grid.down if m.metadata.message_type == messages.TRAIN]
     for sent, counted in ((trained, line["bytes_down"]), (grid.up[:3], line["bytes_up"])):
-        size = sum(len(data) for message in sent for data in messages.tensors_of(message.content))
+        size = sum(len(data) for message in sent for data in messages.read_tensors(message.content))
         assert counted < size < 1.5 * counted  # names and shapes come on top
 
 
@@ -116,8 +116,8 @@ def test_no_image_and_no_private_tensor_leaves_a_site(tmp_path):
     grid = FakeGrid(site_nodes(tmp_path, load(BASE)))
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
     run_with(grid, config, tmp_path / "grid")
-    sent = b"".join(data for reply in grid.up for data in messages.tensors_of(reply.content))
-    texts = "".join(json.dumps(messages.text_of(reply.content)) for reply in grid.up)
+    sent = b"".join(data for reply in grid.up for data in messages.read_tensors(reply.content))
+    texts = "".join(json.dumps(messages.read_text(reply.content)) for reply in grid.up)
     kept = list((tmp_path / "state").rglob("round-*.safetensors"))
     assert len(kept) >= 3
     for file in kept:
@@ -129,8 +129,8 @@ def test_no_image_and_no_private_tensor_leaves_a_site(tmp_path):
                 assert value.numpy().tobytes() not in sent
     assert "png" not in texts
     for reply in grid.up:
-        for data in messages.tensors_of(reply.content):
-            assert not any(name.startswith("target.") for name in messages.wire.unpacked(data, 1 << 30))
+        for data in messages.read_tensors(reply.content):
+            assert not any(name.startswith("target.") for name in messages.wire.unpack(data, 1 << 30))
 
 
 def test_what_a_site_keeps_is_pruned_and_delivered(tmp_path):
@@ -335,10 +335,10 @@ def spoiled(*changes):
         if round > len(changes):
             return None
         reply = FakeNode.answer(node, message)
-        text = messages.text_of(reply.content)
-        (data,) = messages.tensors_of(reply.content)
+        text = messages.read_text(reply.content)
+        (data,) = messages.read_tensors(reply.content)
         change = changes[round - 1]
-        return Message(change(text, messages.wire.unpacked(data, 1 << 30)), reply_to=message)
+        return Message(change(text, messages.wire.unpack(data, 1 << 30)), reply_to=message)
 
     return script
 

@@ -16,7 +16,7 @@ from fedssl.cli import main
 from fedssl.config import load
 from fedssl.engines.flower import launch
 from fedssl.engines.flower.certs import make_certs
-from fedssl.engines.flower.launch import Place, open_run, unsaid
+from fedssl.engines.flower.launch import Place, open_run, server_defaults
 from fedssl.errors import ConfigError
 from fedssl.rundir import RunDir
 
@@ -26,14 +26,14 @@ def config(**keys):
 
 
 def test_a_servers_defaults_give_way_to_what_is_said():
-    assert unsaid({}) == {
+    assert server_defaults({}) == {
         "engine.name": "flower",
         "data.name": "none",
         "checkpoint.every": 1,
         "participation.max_change": 10.0,
     }
     said = {"checkpoint": {"every": 7}, "data": "digits", "participation": {"max_change": 0.0}}
-    assert unsaid(said) == {"engine.name": "flower"}
+    assert server_defaults(said) == {"engine.name": "flower"}
 
 
 def test_sites_keep_their_numbers_when_others_come(tmp_path):
@@ -162,7 +162,7 @@ def test_a_service_manager_stops_things_in_order():
     ended, said, before = [], [], signal.getsignal(signal.SIGTERM)
 
     def work():
-        with launch.stoppable("stopped", said.append):
+        with launch.stop_on_signal("stopped", said.append):
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(60)

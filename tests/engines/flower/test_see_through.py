@@ -24,7 +24,7 @@ def through(tmp_path, monkeypatch, ends, error=""):
     monkeypatch.setattr(launch, "start", start)
     monkeypatch.setattr(launch, "follow", lambda home, run, directory, tell: ends[int(run)])
     try:
-        launch.see_through(home, None, told.append)
+        launch.run_to_end(home, None, told.append)
     except RunError as failure:
         return len(begun), told, str(failure)
     return len(begun), told, ""

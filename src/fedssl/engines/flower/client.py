@@ -31,7 +31,7 @@ log = logging.getLogger("flwr")
 
 
 @app.query()
-def hello(message: Message, context: Context) -> Message:
+def introduce(message: Message, context: Context) -> Message:
     """Who the node is: a site by name, or one of the simulation's clients by number."""
     node = context.node_config
     known: dict[str, Any] = {key: node[key] for key in ("name", "partition-id") if key in node}
@@ -41,8 +41,8 @@ def hello(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Receive, train, upload."""
-    text = messages.text_of(message.content, longest=1 << 24)
-    outcome = work(text, messages.tensors_of(message.content), context.node_config)
+    text = messages.read_text(message.content, longest=1 << 24)
+    outcome = work(text, messages.read_tensors(message.content), context.node_config)
     if outcome.failure:
         log.warning("round %s without this site: %s", text["round"], outcome.failure)
     return Message(messages.reply(outcome, text["config"]["wire"]["dtype"]), reply_to=message)
@@ -54,9 +54,9 @@ def keep(message: Message, context: Context) -> Message:
     from fedssl.engines.tasks import Outcome
     from fedssl.errors import FedsslError
 
-    text = messages.text_of(message.content, longest=1 << 24)
+    text = messages.read_text(message.content, longest=1 << 24)
     try:
-        write_encoder(text, messages.tensors_of(message.content), context.node_config)
+        write_encoder(text, messages.read_tensors(message.content), context.node_config)
         outcome = Outcome(text["client"])
     except FedsslError as error:
         log.warning("the encoder was not written: %s", error)
@@ -83,32 +83,32 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
 
 def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> tuple[ClientRunner, Task]:
     from fedssl.engines.tasks import Task
-    from fedssl.engines.wire import MEGABYTE, unpacked
+    from fedssl.engines.wire import MEGABYTE, unpack
     from fedssl.state import Broadcast
 
     client, memory_round = int(text["client"]), int(text["memory_round"])
     if "data" in node:
-        runner = at_site(text, node)
+        runner = site_runner(text, node)
         runner.memories.forget(client, before=int(text["keep_from"]))
         if not runner.memories.has(client, memory_round):
             memory_round = 0  # the disk was lost: begin as one who was never there
         threads = 0  # its own
     else:
-        runner, threads = simulated(text["setup"]), int(text["threads"])
-    models = [unpacked(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
+        runner, threads = simulated_runner(text["setup"]), int(text["threads"])
+    models = [unpack(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
     broadcast = Broadcast.from_states(models, text["values"])
     return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads)
 
 
 @lru_cache(maxsize=1)
-def simulated(folder: str) -> ClientRunner:
+def simulated_runner(folder: str) -> ClientRunner:
     """Any client of the simulation: all images are mapped into memory."""
     from fedssl.engines.worker import set_up
 
     return set_up(Path(folder))
 
 
-def at_site(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
+def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
     """The one client that is here, with its own images."""
     import numpy as np
     import torch

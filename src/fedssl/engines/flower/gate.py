@@ -30,7 +30,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 log = logging.getLogger("flwr")
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A request that does not get through."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -51,20 +51,20 @@ class Gate:
             return
         if scope["type"] != "http":  # Flower speaks nothing else
             return
-        if is_here(scope):
-            await self.app(scope, receive, noting(scope, send))
+        if is_local(scope):
+            await self.app(scope, receive, log_refusals(scope, send))
             return
         try:
             if not scope["path"].startswith(FLEET):
-                raise Refused(403, f"{scope['path']} is for the server's own machine")
+                raise Refusal(403, f"{scope['path']} is for the server's own machine")
             body = await self._read(scope, receive)
             if scope["path"] == PUSH:
                 self._check_object(body)
-        except Refused as refused:
-            note(scope, str(refused))
+        except Refusal as refused:
+            log_refusal(scope, str(refused))
             await answer(send, refused)
             return
-        await self.app(scope, once(body, receive), noting(scope, send))
+        await self.app(scope, replay_body(body, receive), log_refusals(scope, send))
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
         """The request's body, as long as it is not longer than a right one can be."""
@@ -73,10 +73,10 @@ class Gate:
         while True:
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise Refused(400, f"{scope['path']} was broken off")
+                raise Refusal(400, f"{scope['path']} was broken off")
             body += event.get("body", b"")
             if len(body) > most:
-                raise Refused(413, f"more than {most:,} bytes for {scope['path']}")
+                raise Refusal(413, f"more than {most:,} bytes for {scope['path']}")
             if not event.get("more_body"):
                 return bytes(body)
 
@@ -87,12 +87,12 @@ class Gate:
             head, _, rest = content.partition(b"\0")
             pieces = len(json.loads(rest)["arraychunk_ids"]) if head.split(b" ")[0] == b"Array" else 0
         except (DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Refused(400, f"no object of Flower's: {error}") from None
+            raise Refusal(400, f"no object of Flower's: {error}") from None
         if pieces > self.pieces:
-            raise Refused(413, f"an array of {pieces:,} pieces: at most {self.pieces} are accepted")
+            raise Refusal(413, f"an array of {pieces:,} pieces: at most {self.pieces} are accepted")
 
 
-def is_here(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """Whether a request comes from this machine."""
     client, server = scope.get("client"), scope.get("server")
     if not client:
@@ -101,7 +101,7 @@ def is_here(scope: Scope) -> bool:
     return same or ipaddress.ip_address(client[0]).is_loopback
 
 
-def noting(scope: Scope, send: Send) -> Send:
+def log_refusals(scope: Scope, send: Send) -> Send:
     """Pass on what the SuperLink answers, and note what it refuses to sites."""
     status = 0
 
@@ -110,18 +110,18 @@ def noting(scope: Scope, send: Send) -> Send:
         status = event.get("status", status)
         body = event.get("body", b"")
         if status >= 400 and body and scope["path"].startswith(FLEET):
-            note(scope, body[:300].decode(errors="replace"))
+            log_refusal(scope, body[:300].decode(errors="replace"))
         await send(event)
 
     return passing
 
 
-def note(scope: Scope, reason: str) -> None:
+def log_refusal(scope: Scope, reason: str) -> None:
     client = scope.get("client")
     log.warning("refused %s: %s", client[0] if client else "somebody", " ".join(reason.split()))
 
 
-def once(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """A body that was read already; then whatever comes next."""
     given = False
 
@@ -135,7 +135,7 @@ def once(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def answer(send: Send, refused: Refused) -> None:
+async def answer(send: Send, refused: Refusal) -> None:
     body = json.dumps({"detail": str(refused)}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -16,7 +16,7 @@ from typing import Any
 from fedssl.config import Config, load
 from fedssl.engines.flower.engine import SERVER_DEFAULTS, Flower, needs_flower
 from fedssl.engines.flower.home import CONNECTION, Home
-from fedssl.engines.flower.sites import keys_of, register
+from fedssl.engines.flower.sites import read_keys, register
 from fedssl.engines.wire import MEGABYTE
 from fedssl.errors import ConfigError, RunError
 from fedssl.rundir import RunDir
@@ -48,12 +48,12 @@ class Place:
             ("--ssl-certfile", "server.crt"),
             ("--ssl-keyfile", "server.key"),
         )
-        named = [word for option, file in files for word in (option, str(existing(self.certs / file)))]
+        named = [word for option, file in files for word in (option, str(existing_file(self.certs / file)))]
         return [*place, *named, "--enable-supernode-auth"]
 
 
 @contextmanager
-def stoppable(said: str, tell: Tell) -> Iterator[None]:
+def stop_on_signal(said: str, tell: Tell) -> Iterator[None]:
     """Ctrl-C, and the SIGTERM of a service manager, end Flower's processes in order."""
 
     def stop(*_: object) -> None:
@@ -69,7 +69,7 @@ def stoppable(said: str, tell: Tell) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def existing(file: Path) -> Path:
+def existing_file(file: Path) -> Path:
     if not file.exists():
         raise ConfigError(f"no {file}: see `fedssl certs`")
     return file.resolve()
@@ -88,8 +88,8 @@ def server(
 ) -> None:
     """Run until the run is complete; after a stop, the same command goes on where it was."""
     needs_flower()
-    keys = keys_of(place.certs / "sites") if place.certs is not None else {}
-    directory = open_run(out, load(values, {**unsaid(values), **overrides}), list(keys) or sites)
+    keys = read_keys(place.certs / "sites") if place.certs is not None else {}
+    directory = open_run(out, load(values, {**server_defaults(values), **overrides}), list(keys) or sites)
     if directory.result_file.exists():
         tell(f"{out} has finished already")
         return
@@ -98,10 +98,10 @@ def server(
     with superlink(home, place, directory.config().wire.max_mb * MEGABYTE):
         tell(f"listening on {place.host}:{place.port}")
         register(home, keys, tell)
-        see_through(home, directory, tell)
+        run_to_end(home, directory, tell)
 
 
-def unsaid(values: Mapping[str, Any]) -> dict[str, Any]:
+def server_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """A server's defaults, for keys that the config file does not have."""
     sections = {key: key.split(".") for key in SERVER_DEFAULTS}
     return {
@@ -193,7 +193,7 @@ def start(home: Home, directory: RunDir) -> str:
     return run
 
 
-def see_through(home: Home, directory: RunDir, tell: Tell) -> None:
+def run_to_end(home: Home, directory: RunDir, tell: Tell) -> None:
     """Begin the run and follow it to its end.
 
     What a killed server leaves behind may take up the new run just before it ends, too, and then Flower calls
@@ -250,7 +250,7 @@ class Site:
     def words(self) -> list[str]:
         if self.certs is None:
             return ["--insecure"]
-        key, authority = private_key(self.certs), existing(self.certs / "ca.crt")
+        key, authority = private_key(self.certs), existing_file(self.certs / "ca.crt")
         return ["--root-certificates", str(authority), "--auth-supernode-private-key", str(key)]
 
 

@@ -39,7 +39,7 @@ class Reply(Options):
 
 def array(state: State, dtype: str) -> Array:
     """Tensors as Flower carries them: bytes that it does not look into."""
-    data = wire.packed(state, dtype)
+    data = wire.pack(state, dtype)
     return Array(dtype="uint8", shape=(len(data),), stype="safetensors", data=data)
 
 
@@ -50,7 +50,7 @@ def records(text: Mapping[str, Any], arrays: Sequence[Array] = ()) -> RecordDict
     return RecordDict(found)
 
 
-def text_of(content: RecordDict, longest: int = LONGEST) -> Any:
+def read_text(content: RecordDict, longest: int = LONGEST) -> Any:
     """The JSON of a message."""
     record = content.get("text")
     text = record.get("json") if isinstance(record, ConfigRecord) else None
@@ -62,7 +62,7 @@ def text_of(content: RecordDict, longest: int = LONGEST) -> Any:
         raise WireError(f"a message whose text is no JSON: {error}") from None
 
 
-def tensors_of(content: RecordDict) -> list[bytes]:
+def read_tensors(content: RecordDict) -> list[bytes]:
     """The bytes of a message's tensors, not yet looked into."""
     found = content.get("tensors")
     if not isinstance(found, ArrayRecord):
@@ -89,26 +89,26 @@ def reply(outcome: Outcome, dtype: str) -> RecordDict:
     return records(said.model_dump(), [array(upload.state, dtype)])
 
 
-def outcome_of(content: RecordDict, client: int, longest: int) -> Outcome:
+def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
     """What a node answered, as far as it can be read; `longest` bounds the bytes of its tensors.
 
     With `longest` 0 an upload is not asked for.
     """
     try:
-        said, arrays = _said(content), tensors_of(content)
+        said, arrays = _read_reply(content), read_tensors(content)
         if said.failure or not longest:
             return Outcome(client, failure=said.failure)
         if len(arrays) != 1:
             return Outcome(client, failure=f"an answer with {len(arrays)} uploads, not 1")
-        state = wire.unpacked(arrays[0], longest)
+        state = wire.unpack(arrays[0], longest)
     except WireError as error:
         return Outcome(client, failure=f"cannot be read: {error}")
     upload = Upload(client, state, said.num_samples, said.loss, said.values)
     return Outcome(client, upload, "", said.views, said.seconds, said.remembers)
 
 
-def _said(content: RecordDict) -> Reply:
-    text = text_of(content)
+def _read_reply(content: RecordDict) -> Reply:
+    text = read_text(content)
     try:
         said = Reply.model_validate(text)
     except ValidationError as error:

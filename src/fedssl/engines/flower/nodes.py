@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import httpx
 from flwr.app import Message
 
-from fedssl.engines.flower.messages import HELLO, records, text_of
+from fedssl.engines.flower.messages import HELLO, read_text, records
 from fedssl.engines.wire import WireError
 from fedssl.errors import FedsslError
 
@@ -30,7 +30,7 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
-def pulled(grid: Grid, ids: Iterable[str]) -> Iterator[tuple[str, Message | None, str]]:
+def pull_answers(grid: Grid, ids: Iterable[str]) -> Iterator[tuple[str, Message | None, str]]:
     """What was answered to these messages: to which, what, and if it cannot be read, why not.
 
     One at a time: Flower puts answers together from what sites sent, raises whatever that leads to, and
@@ -74,7 +74,7 @@ class Nodes:
             if info.node_id not in self._client and info.name:
                 self._introduce(info.node_id, info.name)
         self._ask(node for node in infos if node not in self._client)
-        self._hear()
+        self._read_introductions()
         found: dict[int, Node] = {}
         for node, info in sorted(infos.items(), key=lambda item: item[1].last_activated_at):
             client = self._client.get(node)
@@ -102,13 +102,13 @@ class Nodes:
                 id: message.metadata.dst_node_id for id, message in zip(ids, messages, strict=True) if id
             }
 
-    def _hear(self) -> None:
-        for id, message, _ in pulled(self.grid, list(self._asked)):
+    def _read_introductions(self) -> None:
+        for id, message, _ in pull_answers(self.grid, list(self._asked)):
             node = self._asked.pop(id)
             if message is not None and not message.has_content():
                 continue  # it is gone, or broken: it is asked again when it is there
             try:
-                said = {} if message is None else text_of(message.content)
+                said = {} if message is None else read_text(message.content)
             except WireError:
                 said = {}
             name = said.get("name", said.get("partition-id")) if isinstance(said, dict) else None

@@ -18,7 +18,7 @@ from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
-from fedssl.engines.flower.nodes import Grid, Node, Nodes, pulled
+from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
 from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
@@ -31,7 +31,7 @@ LOOK = 10.0  # seconds between two looks at whether nodes that are at work are s
 
 
 @dataclass(frozen=True)
-class Asked:
+class PendingTask:
     """A task on its way."""
 
     position: int
@@ -86,18 +86,18 @@ class GridClients:
         patience = self.engine.patience if self.at_sites else 0.0
         while True:
             connected = self.nodes.wait(min(enough, self.clients), hoped, patience)
-            self._hear_late_answers(connected)
+            self._read_late_answers(connected)
             busy = {node.id for node in self._unanswered.values()}
             self.connected = {client: node for client, node in connected.items() if node.id not in busy}
             if len(self.connected) >= min(enough, self.clients):
                 return list(self.connected)
             time.sleep(self.poll)
 
-    def _hear_late_answers(self, connected: dict[int, Node]) -> None:
+    def _read_late_answers(self, connected: dict[int, Node]) -> None:
         """A node that did not answer is asked again once it has answered, or was started anew."""
         if not self._unanswered:
             return
-        for id, _, _ in pulled(self.grid, list(self._unanswered)):
+        for id, _, _ in pull_answers(self.grid, list(self._unanswered)):
             self._unanswered.pop(id)
         now = set(connected.values())
         there = {node.id for node in now}
@@ -112,7 +112,7 @@ class GridClients:
         answers = self._answers(waiting, gone)
         try:
             if any(task.spare for task in tasks):
-                yield from self._first_come(tasks, waiting, answers)
+                yield from self._as_they_arrive(tasks, waiting, answers)
             else:
                 yield from self._in_order(tasks, answers)
         finally:
@@ -125,8 +125,8 @@ class GridClients:
                 done |= next(answers)
             yield done.pop(position)
 
-    def _first_come(
-        self, tasks: Sequence[Task], waiting: dict[str, Asked], answers: Iterator[Found]
+    def _as_they_arrive(
+        self, tasks: Sequence[Task], waiting: dict[str, PendingTask], answers: Iterator[Found]
     ) -> Iterator[Outcome]:
         """The first answers that are enough, in the order of the tasks; then each as it comes."""
         enough = sum(not task.spare for task in tasks)
@@ -138,7 +138,7 @@ class GridClients:
                 for position in sorted(done):
                     yield done.pop(position)
 
-    def _answers(self, waiting: dict[str, Asked], gone: Found) -> Iterator[Found]:
+    def _answers(self, waiting: dict[str, PendingTask], gone: Found) -> Iterator[Found]:
         """What has come in, again and again until nothing is missing or time is up."""
         if gone:
             yield gone
@@ -146,13 +146,13 @@ class GridClients:
         limit = self.config.participation.timeout
         while waiting:
             found: Found = {}
-            for id, message, problem in pulled(self.grid, list(waiting)):
+            for id, message, problem in pull_answers(self.grid, list(waiting)):
                 asked = waiting.pop(id)
-                found[asked.position] = outcome_of(message, problem, asked)
+                found[asked.position] = read_outcome(message, problem, asked)
             now = time.monotonic()
             if self.at_sites and now - looked > LOOK:
                 looked = now
-                found |= self._forgotten(waiting)
+                found |= self._find_restarted(waiting)
             if limit and now - began > limit:
                 found |= self._too_late(waiting, limit)
             if found:
@@ -160,7 +160,7 @@ class GridClients:
             elif waiting:
                 time.sleep(self.poll)
 
-    def _forgotten(self, waiting: dict[str, Asked]) -> Found:
+    def _find_restarted(self, waiting: dict[str, PendingTask]) -> Found:
         """Nodes that were started anew do not know any more what they were asked."""
         there = {node.id: node for node in self.nodes.connected().values()}
         gone = {
@@ -168,21 +168,23 @@ class GridClients:
         }
         return self._give_up(waiting, gone, "its node was started anew in mid-round")
 
-    def _too_late(self, waiting: dict[str, Asked], limit: float) -> Found:
+    def _too_late(self, waiting: dict[str, PendingTask], limit: float) -> Found:
         late = dict(waiting)
         self._unanswered |= {id: asked.node for id, asked in late.items()}
         return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
 
-    def _give_up(self, waiting: dict[str, Asked], given_up: dict[str, Asked], reason: str) -> Found:
+    def _give_up(
+        self, waiting: dict[str, PendingTask], given_up: dict[str, PendingTask], reason: str
+    ) -> Found:
         for id in given_up:
             del waiting[id]
         return {asked.position: Outcome(asked.task.client, failure=reason) for asked in given_up.values()}
 
-    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, Asked], Found]:
+    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, PendingTask], Found]:
         """Tasks on their way, and those whose node left a moment ago; models for many are packed once."""
         arrays: dict[int, tuple[State, Array]] = {}  # by identity of the model, which is kept alive
         sent: list[Message] = []
-        asked: list[Asked] = []
+        asked: list[PendingTask] = []
         for position, task in enumerate(tasks):
             models, node = task.broadcast.states, self.connected[task.client]
             for model in models:
@@ -191,7 +193,7 @@ class GridClients:
             content = messages.records(self._text(task), [arrays[id(model)][1] for model in models])
             ttl = self.config.participation.timeout or None
             sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
-            asked.append(Asked(position, task, node, self.longest if kind == messages.TRAIN else 0))
+            asked.append(PendingTask(position, task, node, self.longest if kind == messages.TRAIN else 0))
         ids = list(self.grid.push_messages(sent)) if sent else []
         if len(ids) != len(sent):
             raise RunError(f"Flower's SuperLink took none of {len(sent)} messages: too large")
@@ -217,7 +219,7 @@ class GridClients:
         expected = {name: self.runner.initial[name] for name in self.runner.boundary.travels}
         if self.at_sites and not expected:
             raise ConfigError(f"method.name={self.config.method.name} shares nothing: no need for a server")
-        longest = wire.longest(expected, self.config.wire.dtype)
+        longest = wire.max_message_bytes(expected, self.config.wire.dtype)
         if longest > self.config.wire.max_mb * wire.MEGABYTE:
             raise ConfigError(
                 f"an upload takes {longest / wire.MEGABYTE:,.0f} MB: wire.max_mb={self.config.wire.max_mb} "
@@ -233,12 +235,12 @@ class GridClients:
         return [outcome for answered in answers for outcome in answered.values()]
 
 
-def outcome_of(message: Message | None, problem: str, asked: Asked) -> Outcome:
+def read_outcome(message: Message | None, problem: str, asked: PendingTask) -> Outcome:
     if message is None:
         return Outcome(asked.task.client, failure=f"cannot be read: {problem}")
     if message.has_error():
         return Outcome(asked.task.client, failure=f"no answer: {str(message.error.reason)[:2000]}")
-    return messages.outcome_of(message.content, asked.task.client, asked.longest)
+    return messages.read_outcome(message.content, asked.task.client, asked.longest)
 
 
 class GridLoop(RoundLoop):

@@ -36,7 +36,7 @@ class Simulation(GridClients):
     def __init__(
         self, config: Config, runner: ClientRunner, federation: Federation, tell: Callable[[str], None]
     ) -> None:
-        self._grids: Queue[Lent] = Queue()
+        self._grids: Queue[CheckedGrid] = Queue()
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._simulate, args=(config, federation.clients), daemon=True)
@@ -49,7 +49,7 @@ class Simulation(GridClients):
         self._thread.join()
         super().close()
 
-    def _grid(self) -> Lent:
+    def _grid(self) -> CheckedGrid:
         while True:
             self._check()
             try:
@@ -69,7 +69,7 @@ class Simulation(GridClients):
 
         @server.main()
         def lend(grid: Grid, context: Context) -> None:
-            self._grids.put(Lent(grid, self._check))
+            self._grids.put(CheckedGrid(grid, self._check))
             self._over.wait()
 
         try:
@@ -80,7 +80,7 @@ class Simulation(GridClients):
 
 
 @dataclass(frozen=True)
-class Lent:
+class CheckedGrid:
     """A grid whose simulation may have ended in the meantime: then nobody would ever answer."""
 
     grid: Grid

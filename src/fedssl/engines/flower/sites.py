@@ -12,7 +12,7 @@ from fedssl.errors import ConfigError
 from fedssl.storage import write_json
 
 
-def keys_of(folder: Path) -> dict[str, Path]:
+def read_keys(folder: Path) -> dict[str, Path]:
     """The public keys of all sites, by name."""
     keys = {file.stem: file for file in sorted(folder.glob("*.pub"))}
     if not keys:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedssl.engines.checkpoint import Checkpoints
-from fedssl.engines.loop import draw_clients, planned
+from fedssl.engines.loop import draw_clients, plan_round
 from fedssl.engines.tasks import Task
 from fedssl.errors import RunError
 from fedssl.evaluation.loaded import LoadedRun, load_run
@@ -113,7 +113,7 @@ def _run_again(
     before = checkpoints.load(number - 1) if number > 1 else finished.models.runner.first_server()
     federation = runner.federation
     drawn = draw_clients(config.participation, federation.clients, config.seed, number)
-    plan, found = planned(config, federation, number, *drawn), {}
+    plan, found = plan_round(config, federation, number, *drawn), {}
     for client in [row["client"] for row in line["clients"]]:
         broadcast = config.method.broadcast(before.seen_by(client), client, number)
         outcome = runner.run(Task(number, client, broadcast, threads=plan[client].threads))

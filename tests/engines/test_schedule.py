@@ -16,8 +16,8 @@ import fedssl
 from fedssl.config import load, parse_overrides
 from fedssl.engines.local import InProcess
 from fedssl.engines.loop import draw_clients
+from fedssl.engines.schedule import Slot, makespan, schedule, split_into_waves
 from fedssl.engines.tasks import Task
-from fedssl.engines.waves import Place, longest, places, waves
 from fedssl.engines.workers import Workers
 from fedssl.experiment import with_machine_defaults
 from fedssl.methods.fedavg import FedAvg
@@ -52,19 +52,19 @@ from fedssl.threads import with_threads
     ],
 )
 def test_threads_by_hand(images, threads, wave, plan):
-    assert [place.threads for place in places(images, threads, wave)] == plan
+    assert [place.threads for place in schedule(images, threads, wave)] == plan
 
 
 def test_large_clients_begin_first():
-    assert waves([500, 7, 1000, 900, 500], 1, 2) == ([], [2, 3, 0, 4, 1])
-    assert waves([500, 7, 3000, 500], 1, 2) == ([[2]], [0, 3, 1])
-    assert places([500, 7, 3000, 500], 1, 2) == [Place(1, 1), Place(1, 3), Place(2, 0), Place(1, 2)]
+    assert split_into_waves([500, 7, 1000, 900, 500], 1, 2) == ([], [2, 3, 0, 4, 1])
+    assert split_into_waves([500, 7, 3000, 500], 1, 2) == ([[2]], [0, 3, 1])
+    assert schedule([500, 7, 3000, 500], 1, 2) == [Slot(1, 1), Slot(1, 3), Slot(2, 0), Slot(1, 2)]
 
 
 def test_of_many_clients_few_are_waited_for():
     """Uploads wait in memory for those of clients before them: never more than a few waves of them."""
     images = list(range(100))  # the last is the largest
-    turns = [place.turn for place in places(images, 1, 2)]
+    turns = [place.turn for place in schedule(images, 1, 2)]
     assert sorted(turns) == list(range(100))
     assert max(abs(turn - client) for client, turn in enumerate(turns)) < 16
 
@@ -73,9 +73,9 @@ def test_no_plan_is_slower_than_one_client_after_the_other_with_all_threads():
     chance = random.Random(0)
     for _ in range(200):
         images = [chance.choice([chance.randint(1, 1000), 100]) for _ in range(chance.randint(1, 12))]
-        alone, pairs = waves(images, 1, 2)
+        alone, pairs = split_into_waves(images, 1, 2)
         seconds = sum(images[client] for (client,) in alone)
-        seconds += 1.84 * longest([images[client] for client in pairs], 2)
+        seconds += 1.84 * makespan([images[client] for client in pairs], 2)
         assert seconds <= sum(images) * 1.001
 
 
@@ -138,7 +138,7 @@ class SaysThreads(FedAvg):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_clients_train_with_the_threads_of_the_plan(tmp_path, workers):
-    method = {"method.name": "tests.engines.test_waves:SaysThreads", "engine.workers": workers}
+    method = {"method.name": "tests.engines.test_schedule:SaysThreads", "engine.workers": workers}
     before = torch.get_num_threads()
     run = small_run(tmp_path / "a", rounds=2, **{"engine.threads": 1, "engine.wave": 2}, **method)
     for line in run.metrics:
@@ -199,7 +199,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, workers):
 def test_spare_clients_have_no_part_in_the_plan(tmp_path):
     """Which of them is needed is known only when another has failed."""
     chance = {"participation.per_round": 3, "participation.overshoot": 0.5, "participation.failure_rate": 0.3}
-    keys = {**SHARED, **chance, "rounds": 4, "method.name": "tests.engines.test_waves:SaysThreads"}
+    keys = {**SHARED, **chance, "rounds": 4, "method.name": "tests.engines.test_schedule:SaysThreads"}
     one = small_run(tmp_path / "one", **keys)
     two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})
     assert digest(one) == digest(two)

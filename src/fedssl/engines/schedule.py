@@ -21,27 +21,27 @@ WINDOW = 8
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """A client's place in the plan of a round."""
 
     threads: int
     turn: int  # those of lower turns begin before
 
 
-def places(images: Sequence[int], threads: int, wave: int) -> list[Place]:
+def schedule(images: Sequence[int], threads: int, wave: int) -> list[Slot]:
     """The plan for clients with so many images each."""
-    found: dict[int, Place] = {}
+    found: dict[int, Slot] = {}
     for first in range(0, len(images), WINDOW * wave):
-        sharing, others = waves(images[first : first + WINDOW * wave], threads, wave)
+        sharing, others = split_into_waves(images[first : first + WINDOW * wave], threads, wave)
         for together in sharing:
             for client in together:
-                found[first + client] = Place(threads * wave // len(together), len(found))
+                found[first + client] = Slot(threads * wave // len(together), len(found))
         for client in others:
-            found[first + client] = Place(threads, len(found))
+            found[first + client] = Slot(threads, len(found))
     return [found[client] for client in range(len(images))]
 
 
-def waves(images: Sequence[int], threads: int, wave: int) -> tuple[list[list[int]], list[int]]:
+def split_into_waves(images: Sequence[int], threads: int, wave: int) -> tuple[list[list[int]], list[int]]:
     """Waves of fewer clients, and those that train `wave` at a time; the largest first.
 
     The largest clients are in small waves, as many of them as make the round shortest.
@@ -59,7 +59,7 @@ def waves(images: Sequence[int], threads: int, wave: int) -> tuple[list[list[int
                 for size in range(1, min(max(1, wave - 1), end) + 1)
             )
         )
-    end = min(range(len(best)), key=lambda end: best[end][0] + pace[-1] * longest(sizes[end:], wave))
+    end = min(range(len(best)), key=lambda end: best[end][0] + pace[-1] * makespan(sizes[end:], wave))
     sharing, others = list[list[int]](), order[end:]
     while end:
         size = best[end][1]
@@ -68,7 +68,7 @@ def waves(images: Sequence[int], threads: int, wave: int) -> tuple[list[list[int
     return sharing, others
 
 
-def longest(sizes: Sequence[int], wave: int) -> int:
+def makespan(sizes: Sequence[int], wave: int) -> int:
     """What the busiest of so many workers has to do if whoever is done takes the next client."""
     loads = [0] * wave
     for size in sizes:
