@@ -12,6 +12,7 @@ from fedssl.statistics import (
     Claim,
     Verdict,
     at_least,
+    check_claims,
     holm,
     holm_levels,
     mean_and_spread,
@@ -21,7 +22,6 @@ from fedssl.statistics import (
     summarize,
     t_interval,
     t_test,
-    test_claims,
     trend_weights,
 )
 
@@ -29,7 +29,7 @@ INFINITE = float("inf")
 
 
 def judge(differences, margin=0.0) -> Verdict:
-    (verdict,) = test_claims([Claim(differences, margin)])
+    (verdict,) = check_claims([Claim(differences, margin)])
     return verdict
 
 
@@ -186,15 +186,15 @@ def test_a_target_that_only_one_side_reached():
 
 def test_a_family_needs_more_than_a_single_claim():
     clear = Claim([2.0, 2.3, 1.7])
-    alone = test_claims([clear])[0]
+    alone = check_claims([clear])[0]
     assert alone.word == "held"
     assert alone.p == pytest.approx(0.0074, abs=1e-4)
-    among = test_claims([clear, *[Claim([1.0, -1.0, 0.3])] * 10])[0]
+    among = check_claims([clear, *[Claim([1.0, -1.0, 0.3])] * 10])[0]
     assert (among.word, among.p) == ("undecided", alone.p)
     assert among.p_corrected == pytest.approx(11 * alone.p)
     assert among.confidence == pytest.approx(1 - 0.05 / 11)
     # A claim without numbers yet counts too: the verdict must not change when they arrive.
-    assert test_claims([clear, *[Claim([])] * 10])[0] == among
+    assert check_claims([clear, *[Claim([])] * 10])[0] == among
 
 
 @pytest.mark.parametrize("n", [3, 6])
@@ -203,7 +203,7 @@ def test_the_interval_excludes_the_margin_exactly_if_the_corrected_p_says_so(n):
     excluded = 0
     for _ in range(200):
         claims = [Claim(rng.normal(effect, 0.5, n), margin=0.3) for effect in (0, 0.3, 2, 3, 6)]
-        for verdict in test_claims(claims):
+        for verdict in check_claims(claims):
             outside = not verdict.low <= 0.3 <= verdict.high
             assert outside == (verdict.p_corrected <= 0.05)
             excluded += outside
@@ -221,7 +221,7 @@ def test_at_least_k_of_n():
 
 
 def test_failed_runs_are_named():
-    (verdict,) = test_claims([Claim([1.0, 2.0], failed=("BYOL · iid · seed 2",))])
+    (verdict,) = check_claims([Claim([1.0, 2.0], failed=("BYOL · iid · seed 2",))])
     assert (verdict.n, verdict.failed) == (2, ("BYOL · iid · seed 2",))
 
 
@@ -239,7 +239,7 @@ SLACK = {rate: 3 * math.sqrt(rate * (1 - rate) / REPEATS) for rate in (0.05, 0.0
 
 def false_verdicts(families) -> dict[str, float]:
     """The share of families with at least one verdict of each kind, and of any kind."""
-    words = [{verdict.word for verdict in test_claims(family)} for family in families]
+    words = [{verdict.word for verdict in check_claims(family)} for family in families]
     rates = {word: sum(word in found for found in words) / len(words) for word in ("held", "not held")}
     return rates | {"any": sum(found != {"undecided"} for found in words) / len(words)}
 
@@ -283,6 +283,6 @@ def test_at_least_k_of_n_has_no_more_false_verdicts():
     false = 0
     for _ in range(REPEATS):
         effects = (5.0, 0.0, 0.0)  # one of three is true, so that "at least 2" is false
-        parts = test_claims([Claim(list(rng.normal(effect, 1, 6))) for effect in effects])
+        parts = check_claims([Claim(list(rng.normal(effect, 1, 6))) for effect in effects])
         false += at_least(parts, 2).word == "held"
     assert false / REPEATS <= 0.05 + SLACK[0.05]

@@ -86,7 +86,7 @@ class Verdict:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def test_claims(claims: Sequence[Claim]) -> list[Verdict]:
+def check_claims(claims: Sequence[Claim]) -> list[Verdict]:
     """Judge the claims of one table together.
 
     A claim that cannot be tested (fewer than two seeds) counts in the family with p = 1, so that verdicts do
@@ -103,14 +103,14 @@ def test_claims(claims: Sequence[Claim]) -> list[Verdict]:
     deciding = [p if p is not None else other for p, other in zip(tests, permutations, strict=True)]
     family = [1.0 if p is None else p for p in deciding]
     return [
-        _test_claim(claim, p, permutation, None if decides is None else corrected, level)
+        _check_claim(claim, p, permutation, None if decides is None else corrected, level)
         for claim, p, permutation, decides, corrected, level in zip(
             claims, tests, permutations, deciding, holm(family), holm_levels(family), strict=True
         )
     ]
 
 
-def _test_claim(
+def _check_claim(
     claim: Claim, p: float | None, permutation: float | None, corrected: float | None, level: float
 ) -> Verdict:
     n = len(claim.differences)

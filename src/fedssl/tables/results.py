@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedssl.statistics import Claim, Verdict, at_least, paired_contrast, summarize, test_claims
+from fedssl.statistics import Claim, Verdict, at_least, check_claims, paired_contrast, summarize
 from fedssl.tables.cells import TUNING_SEEDS
 from fedssl.tables.orderings import Comparison, Group, Place, groups
 from fedssl.tables.runner import Outcome
@@ -90,7 +90,7 @@ class Results:
         """Every claim with its verdict. All comparisons of the table are one family for Holm's correction."""
         found = groups(self.table)
         every = [comparison for group in found for comparison in group.comparisons]
-        verdicts = iter(test_claims([self._claim(comparison) for comparison in every]))
+        verdicts = iter(check_claims([self._claim(comparison) for comparison in every]))
         judged: list[Judged] = []
         for group in found:
             parts = tuple(self._judged(comparison, next(verdicts)) for comparison in group.comparisons)

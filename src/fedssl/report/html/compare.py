@@ -11,7 +11,7 @@ from typing import Any
 from fedssl.config import EXECUTION, MAIN_KEY
 from fedssl.report.html.curves import Curve, curves, describe_curve, rank, thinned, tidy
 from fedssl.report.html.files import RunFiles, is_number
-from fedssl.statistics import Claim, Verdict, mean_and_spread, paired_differences, test_claims
+from fedssl.statistics import Claim, Verdict, check_claims, mean_and_spread, paired_differences
 
 NO_KEY = "none"
 MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
@@ -205,7 +205,7 @@ def pairs(found: Sequence[Group], measure: Measure) -> list[dict[str, Any]]:
     """Every two groups, paired over the seeds that both have; all pairs of a measure are one family."""
     both = list(combinations(found, 2))
     shared = [paired_differences(first.by_seed(measure), second.by_seed(measure)) for first, second in both]
-    verdicts = test_claims([Claim(list(differences.values())) for differences in shared])
+    verdicts = check_claims([Claim(list(differences.values())) for differences in shared])
     return [
         {
             "measure": measure.key,
