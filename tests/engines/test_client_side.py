@@ -31,5 +31,5 @@ def test_workers_scale_too(tmp_path):
 
 
 def test_what_the_autoscaler_needs_would_be_hidden(tmp_path):
-    with pytest.raises(ConfigError, match=r"autoscaler asks for: set method\.scaler"):
+    with pytest.raises(ConfigError, match=r"autoscaler needs their distances; set method\.scaler"):
         small_run(tmp_path / "run", objective="byol", method="fedema", **{"aggregation.client_side": True})

@@ -67,6 +67,9 @@ class FeatARC(FedAvg):
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
         if self.clusters == 1:
             return super().aggregate(server, round, tools)
+        tools.check_server_sees_uploads(
+            "they are which FeatARC clusters; set method.clusters=1, or aggregation.client_side=false"
+        )
         return (FirstClusters if round == 1 else Clusters)(server, round, tools)
 
     # --- alignment ---------------------------------------------------------------------------

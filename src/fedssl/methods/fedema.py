@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
 from fedssl.methods.ema import OwnModel, start_from_global, start_mixed, trained_last_round
 from fedssl.methods.method import ENCODER, PREDICTOR, Aggregate, ServerTools
@@ -55,11 +54,10 @@ class FedEMA(OwnModel):
     def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
         if self.scaler is not None or self.divergence == "reference-code":
             return super().aggregate(server, round, tools)
-        if getattr(tools.rule, "client_side", False):
-            raise ConfigError(
-                "aggregation.client_side=true hides from the server how far a client is, which FedEMA's "
-                "autoscaler asks for: set method.scaler, or method.divergence=reference-code"
-            )
+        tools.check_server_sees_uploads(
+            "FedEMA's autoscaler needs their distances; set method.scaler, or "
+            "method.divergence=reference-code"
+        )
         return ScalingAggregate(server, round, tools, self.tau)
 
     def _scaler(self, client: Client, broadcast: Broadcast) -> float | None:

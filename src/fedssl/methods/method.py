@@ -11,6 +11,7 @@ from torch import nn
 
 from fedssl.aggregation.rule import Fold, Rule
 from fedssl.aggregation.server_optimizer import ServerOptimizer
+from fedssl.errors import ConfigError
 from fedssl.methods.client import Client
 from fedssl.methods.training import Training, train_locally
 from fedssl.models.encoders import Encoder
@@ -32,6 +33,17 @@ class ServerTools:
     optimizer: ServerOptimizer
     statistics: frozenset[str]  # names of BatchNorm's running statistics
     parameters: frozenset[str]  # names of the encoder's parameters (for distances)
+
+    def check_server_sees_uploads(self, reason: str) -> None:
+        """Raise a ConfigError if clients apply the rule themselves, so that the server sees only sums.
+
+        Args:
+            reason: what the method's server needs the uploads for, and what to do instead.
+        """
+        if getattr(self.rule, "client_side", False):
+            raise ConfigError(
+                f"aggregation.client_side=true hides the clients' models from the server: {reason}"
+            )
 
 
 class Method(Choice):

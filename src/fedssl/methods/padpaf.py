@@ -33,5 +33,12 @@ class PaDPaF(Turns):
 class Mean(Aggregate):
     """Every client counts the same, however many images it has (line 17)."""
 
+    def __init__(self, server: ServerState, round: int, tools: ServerTools) -> None:
+        tools.check_server_sees_uploads(
+            "PaDPaF's server takes the plain mean, and clients would weight their models by their numbers of "
+            "images; set aggregation.client_side=false"
+        )
+        super().__init__(server, round, tools)
+
     def add(self, upload: Upload) -> dict[str, object]:
         return super().add(replace(upload, num_samples=1))
