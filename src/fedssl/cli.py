@@ -197,7 +197,7 @@ def _theory(options: argparse.Namespace) -> None:
     studies = [study(d, options.sources, options.seed) for d in track(dimensions, "solving", transient=True)]
     print(table(studies))
     save_picture(options.out, studies)
-    print(f"the picture lies in {options.out}")
+    print(f"wrote {options.out}")
 
 
 # --- list -----------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class RunDir:
         return [values for _, values in self.lines()]
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The rounds as text and as values; a last line that was cut off while it was written is none."""
+        """The rounds as text and as values; a truncated last line is ignored."""
         if not self.metrics_file.exists():
             return
         with open(self.metrics_file, encoding="utf-8") as file:

@@ -97,7 +97,7 @@ def test_without_room_for_the_cache_the_file_is_read_all_the_same(
     write_zip(tmp_path / "slow.npz", zipfile.ZIP_LZMA, x=x)
     train, _ = load(tmp_path / "slow.npz")
     assert np.array_equal(train.x.numpy(), x)
-    assert "slow.npz is decompressed anew in each run" in train.warnings[0]
+    assert "slow.npz is decompressed again in each run" in train.warnings[0]
 
 
 def test_fast_members_leave_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

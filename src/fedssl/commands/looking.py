@@ -40,7 +40,7 @@ def _report(options: argparse.Namespace) -> None:
     for run in collected["runs"]:
         if run["images"].get("missing"):
             print(f"{run['name']}: without feature map and neighbours. {run['images']['why_not']}")
-    print(f"the report lies in {options.out} ({in_bytes(Path(options.out).stat().st_size)})")
+    print(f"wrote {options.out} ({in_bytes(Path(options.out).stat().st_size)})")
 
 
 # --- watch ----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def _embed(options: argparse.Namespace) -> None:
         trained = load_trained(options.run, options.device)
         found = write_parquet(trained, options.images, options.out, progress)
     _tell_skipped(found.skipped)
-    print(f"{len(found):,} vectors of {trained.features} numbers lie in {options.out}")
+    print(f"{len(found):,} vectors of {trained.features} numbers: wrote {options.out}")
 
 
 def _tell_skipped(skipped: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ def _search(options: argparse.Namespace) -> None:
             print(f"{hit.similarity:7.4f}  {found.paths[hit.number]}")
         if options.out:
             strip(Path(options.image), found, hits, Path(options.out))
-            print(f"the picture lies in {options.out}")
+            print(f"wrote {options.out}")
     if options.duplicates is not None:
         pairs = duplicates(found, options.duplicates)
         print(f"{len(pairs):,} pairs with a cosine of at least {options.duplicates}")
@@ -138,7 +138,7 @@ def _finetune(options: argparse.Namespace) -> None:
         f"labelled ones of {len(tuned.classes)} classes "
         f"({tuned.untrained.accuracy:.1%} on the untrained encoder)"
     )
-    print(f"classifier and report.html lie in {tuned.folder}; `fedssl export` takes it, too")
+    print(f"wrote a classifier and report.html to {tuned.folder}; `fedssl export` accepts this folder")
 
 
 # --- export ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fedssl.options import Options
 class DataConfig(Options):
     name: str = Field("digits", description="data set (see `fedssl list datasets`)")
     root: str = Field("", description="file or folder: for npz and folder, and where downloads go")
-    limit: int = Field(0, ge=0, description="seeded stratified subset of so many images; 0: all")
+    limit: int = Field(0, ge=0, description="size of a seeded stratified subset of the images; 0: all")
     size: int = Field(
         0,
         ge=0,

@@ -1,12 +1,12 @@
 """What a view does to the pixels of one image, compiled by Numba.
 
-An image is taken through all steps of its view while it lies in the processor's cache, and images are dealt
-to the threads: a view costs one reading of the image and one writing of the result. Every image has random
-parameters of its own, all of them made of uniform numbers that are drawn beforehand.
+An image goes through all steps of its view while it is in the processor's cache, and threads share the
+images of a batch: a view reads the image once and writes the result once. Every image has random parameters
+of its own, computed from uniform numbers that are drawn beforehand.
 
-In between, images are planes: float32 [C, H, W] in [0, 1], changed in place. Each step equals the function of
-its name in `torchvision.transforms.functional`. All of it is in one file because Numba, which keeps what it
-has compiled, looks at the file of `make` alone to see whether that still holds.
+Between steps, images are planes: float32 [C, H, W] in [0, 1], changed in place. Each step equals the
+function of its name in `torchvision.transforms.functional`. Everything is in one file because Numba's cache
+of compiled code checks only the file of `make` for changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-TRIES = 10  # torchvision gives up on a crop that fits after so many, and takes the centre
-# Where the uniform numbers of one view of one image are: so many from there on.
+TRIES = 10  # torchvision tries this often to find a crop that fits, then takes the centre
+# Offsets of the uniform numbers of one view of one image.
 AREAS, RATIOS, CORNER, SHIFT = 0, TRIES, 2 * TRIES, 2 * TRIES + 2
 FLIP, JITTERED, GREY, BLUR, SOLARIZE = range(SHIFT + 2, SHIFT + 7)
 FACTORS, SIGMA, ORDER = SHIFT + 7, SHIFT + 11, SHIFT + 12
@@ -225,7 +225,7 @@ def kernel_size(side: int) -> int:
 
 @compiled
 def gaussian(sigma: float, side: int) -> Array:
-    """The weights of the blur of a line of so many pixels."""
+    """The weights of a Gaussian blur along a line of `side` pixels."""
     weights = np.empty(kernel_size(side), np.float32)
     middle, total = len(weights) // 2, 0.0
     for tap in range(len(weights)):
@@ -340,7 +340,7 @@ def put(planes: Array, scale: float, shift: float, out: Array) -> None:
 
 
 def at_most(threads: int) -> int:
-    """Let Numba use so many threads, if it has them."""
+    """Let Numba use up to `threads` threads; returns how many it has."""
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)
     numba.set_num_threads(threads)
     return threads

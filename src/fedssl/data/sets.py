@@ -176,7 +176,7 @@ def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]
 
 
 def limit_images(images: Kind, limit: int, seed: int) -> Kind:
-    """A stratified subset of so many images (0: all of them), the styles' shares being equal."""
+    """A stratified subset of `limit` images (0: all), with an equal share of each domain."""
     if limit > len(images):
         raise DataError(f"data.limit={limit}, but {images.name} has only {len(images)} training images")
     if limit in (0, len(images)):

@@ -25,8 +25,8 @@ class ParticipationConfig(Options):
     max_change: float = Field(
         0.0,
         ge=0,
-        description="an upload is refused if its distance from the global model is more than so many times "
-        "the norm of that; 0: no limit (`fedssl server`: 10)",
+        description="an upload is refused if its distance from the global model, divided by the "
+        "global model's norm, is larger; 0: no limit (`fedssl server`: 10)",
     )
     max_images: int = Field(
         0, ge=0, description="an upload is refused if its client claims to have more images; 0: no limit"

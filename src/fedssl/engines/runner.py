@@ -1,4 +1,4 @@
-"""Does a client's part of a round; the same code in this process, in a worker, or at a site."""
+"""Runs a client's part of a round: the same code in this process, in a worker, and at a site."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedssl.threads import with_threads
 
 @dataclass(frozen=True)
 class Network:
-    """A model, and what it was before round 1."""
+    """A model and its initial values."""
 
     model: Model
     encoder: Encoder
@@ -66,8 +66,8 @@ class ClientRunner:
         self.device = find_device(config.device)
         if config.train.precision == "bf16" and self.device.type == "cpu" and not multiplies_bf16():
             raise ConfigError(
-                "train.precision=bf16: PyTorch knows of no instructions for bfloat16 on this processor "
-                "(AVX-512 BF16 or AMX), which would be slower with it; use fp32"
+                "train.precision=bf16: this processor has no instructions for bfloat16 that PyTorch "
+                "knows (AVX-512 BF16 or AMX), so it would be slower; use fp32"
             )
         self.model: Model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.initial = network.initial
@@ -129,7 +129,7 @@ class ClientRunner:
         return client.model
 
     def adapt(self, task: Task, epochs: float) -> Model:
-        """The model that a client makes of this task in so many epochs, at the rate of the last round."""
+        """Receive a task and train for a number of epochs with the learning rate of the last round."""
         with torch.random.fork_rng(devices=[]):
             self._seed(task)
             client = self.client(task)
@@ -143,7 +143,7 @@ class ClientRunner:
         return self.model
 
     def _seed(self, task: Task) -> None:
-        """For whatever draws from PyTorch's global generators: dropout, layers that a method builds."""
+        """Seed PyTorch's global generators, for dropout and layers that a method builds."""
         seed = derive(self.config.seed, task.round, task.client, "global")
         if self.device.type == "cpu":
             # torch.manual_seed also notes the seed, with a stack trace, for a GPU that may never be used.
@@ -202,13 +202,13 @@ class ClientRunner:
 
 
 def multiplies_bf16() -> bool:
-    """Whether this processor has instructions for bfloat16. (Others can do it, but not quickly.)"""
+    """Whether this processor has instructions for bfloat16. Others only emulate it."""
     known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is the best there is."""
+    """The device of that name; `auto` prefers CUDA, then MPS, then the CPU."""
     if name != "auto":
         try:
             torch.empty(0, device=name)

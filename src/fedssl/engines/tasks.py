@@ -22,7 +22,7 @@ class Task:
 
 @dataclass
 class Outcome:
-    """An upload, or the reason why there is none."""
+    """An upload, or the reason why the client failed."""
 
     client: int
     upload: Upload | None = None

@@ -103,7 +103,7 @@ class Workers:
 
 
 def write_setup(folder: Path, config: Config, federation: Federation, memories: Path) -> None:
-    """What a worker needs to begin. Images that lie in a memory-mapped cache are opened there."""
+    """Write what a worker needs to start. It opens images in a memory-mapped cache itself."""
     images = federation.train
     # So are those of workers that take turns: what they have differs from round to round.
     mapped = bool(federation.turns) or images.x.numel() > config.data.memory_mb * 2**20

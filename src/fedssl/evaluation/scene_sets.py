@@ -115,7 +115,7 @@ def _read_npz(path: Path) -> Scenes:
 def _npz_file(config: DetectionConfig, beside: str) -> Path:
     path = _near(config.root, beside)
     if not config.root or not path.is_file():
-        raise DataError(f"npz needs a file, and detection.root={config.root!r} is none")
+        raise DataError(f"npz needs a file: detection.root={config.root!r} does not exist or is a folder")
     return path
 
 
@@ -123,7 +123,7 @@ def _folder(config: DetectionConfig, beside: str) -> Path:
     path = _near(config.root, beside)
     if not config.root or not path.is_dir():
         raise DataError(
-            f"detection.data={config.data} needs a folder, and detection.root={config.root!r} is none"
+            f"detection.data={config.data} needs a folder: detection.root={config.root!r} is not one"
         )
     return path
 

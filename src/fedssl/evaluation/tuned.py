@@ -23,7 +23,7 @@ def score_tuned(prober: Prober, encoder: Tuned) -> Scores:
     """Features once from the frozen part; then the tuned part and a linear classifier on them, together.
 
     Both are trained as `probe.form=epochs` trains a classifier. With `probe.form=fast` the classifier is then
-    fitted anew to convergence, so that it is the same as that of encoders with nothing to tune.
+    fitted again to convergence, as it is for encoders that are not tuned.
     """
     assert prober.train.y is not None
     assert prober.test.y is not None

@@ -24,16 +24,16 @@ def is_normalisation(module: nn.Module) -> bool:
 
 
 class Role(Enum):
-    """Where a part of the model lives."""
+    """Where the tensors of a part are kept."""
 
     SHARED = "shared"  # may leave the client
     PRIVATE = "private"  # stays with the client from round to round
-    DERIVED = "derived"  # computed anew from the rest; neither sent nor stored
+    DERIVED = "derived"  # recomputed from the rest; neither sent nor stored
 
 
 @dataclass(frozen=True)
 class Part:
-    """One top-level module of a model, and where it lives."""
+    """One top-level module of a model, and its role."""
 
     module: nn.Module
     role: Role = Role.SHARED

@@ -75,7 +75,7 @@ class ConsoleListener(Listener):
             f"{result['rounds']} rounds in {duration(result['seconds'])}, "
             f"{result['views_per_second']:,.0f} views/s, {result['peak_memory_mb']:,.0f} MB{failures}"
         )
-        self._say(f"the run lies in {path}  (encoder.safetensors, metrics.jsonl, result.json)")
+        self._say(f"wrote {path}  (encoder.safetensors, metrics.jsonl, result.json)")
 
     def close(self) -> None:
         self._stop_loading()

@@ -126,7 +126,7 @@ def _images(
 
 
 def _per_class(train: ImageSet, labels: int, seed: int) -> Tensor:
-    """Sorted positions of so many images of each class; a class with fewer gives all it has."""
+    """Sorted positions of `count` images of each class, or of all images of a smaller class."""
     assert train.y is not None
     chosen = []
     for label in range(len(train.classes)):

@@ -49,7 +49,7 @@ def pull_answers(grid: Grid, ids: Iterable[str]) -> Iterator[tuple[str, Message 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is connected, and since when: one that was started anew has forgotten what it was asked."""
+    """A connected node, and the time it connected: a restarted node has lost its task."""
 
     id: int
     since: str
@@ -91,7 +91,7 @@ class Nodes:
             client = self.sites.index(name)
         self._client[node] = client
         if client is None:
-            self.tell(f"node {node} is left out: {str(name)[:64]!r} is none of this run's clients")
+            self.tell(f"node {node} is left out: {str(name)[:64]!r} is not a client of this run")
 
     def _ask(self, nodes: Iterable[int]) -> None:
         asked = set(self._asked.values())

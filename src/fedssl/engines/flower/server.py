@@ -1,4 +1,4 @@
-"""Clients at the other end of a Flower grid, as the round loop sees them."""
+"""Clients on a Flower grid, behind the interface that the round loop uses."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from fedssl.errors import ConfigError, RunError
 from fedssl.state import ServerState, State
 from fedssl.storage import write_text
 
-LOOK = 10.0  # seconds between two looks at whether nodes that are at work are still the same
+CHECK_NODES = 10.0  # seconds between checks for nodes that have restarted while they train
 
 
 @dataclass(frozen=True)
 class PendingTask:
-    """A task on its way."""
+    """A task that was sent and not answered yet."""
 
     position: int
     task: Task
     node: Node
-    longest: int  # bytes of the upload that is asked for; 0: none is
+    longest: int  # largest accepted size of the upload in bytes; 0: no upload is expected
 
 
 Found = dict[int, Outcome]  # by the position of the task
 
 
 class GridClients:
-    """Sends tasks to nodes and waits for what they answer."""
+    """Sends tasks to nodes and collects their answers."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class GridClients:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- who is there -------------------------------------------------------------------------
+    # --- connected nodes ----------------------------------------------------------------------
 
     def gather(self, first: bool) -> list[int]:
-        """Ids of the clients that can be asked now. In a simulation these are all."""
+        """Wait until enough clients are connected; returns their ids (in a simulation, of all clients)."""
         hoped = self.clients if first or not self.at_sites else self.config.participation.min_clients
         enough = self.config.participation.min_clients if self.at_sites else self.clients
         patience = self.engine.patience if self.at_sites else 0.0
@@ -94,7 +94,7 @@ class GridClients:
             time.sleep(self.poll)
 
     def _read_late_answers(self, connected: dict[int, Node]) -> None:
-        """A node that did not answer is asked again once it has answered, or was started anew."""
+        """A node that did not answer is used again once it has answered or restarted."""
         if not self._unanswered:
             return
         for id, _, _ in pull_answers(self.grid, list(self._unanswered)):
@@ -128,7 +128,7 @@ class GridClients:
     def _as_they_arrive(
         self, tasks: Sequence[Task], waiting: dict[str, PendingTask], answers: Iterator[Found]
     ) -> Iterator[Outcome]:
-        """The first answers that are enough, in the order of the tasks; then each as it comes."""
+        """Wait for enough answers and yield them in the order of the tasks; then yield each as it arrives."""
         enough = sum(not task.spare for task in tasks)
         done: Found = {}
         for answered in answers:
@@ -139,7 +139,7 @@ class GridClients:
                     yield done.pop(position)
 
     def _answers(self, waiting: dict[str, PendingTask], gone: Found) -> Iterator[Found]:
-        """What has come in, again and again until nothing is missing or time is up."""
+        """Poll for answers until all have arrived or the timeout has passed."""
         if gone:
             yield gone
         began = looked = time.monotonic()
@@ -150,7 +150,7 @@ class GridClients:
                 asked = waiting.pop(id)
                 found[asked.position] = read_outcome(message, problem, asked)
             now = time.monotonic()
-            if self.at_sites and now - looked > LOOK:
+            if self.at_sites and now - looked > CHECK_NODES:
                 looked = now
                 found |= self._find_restarted(waiting)
             if limit and now - began > limit:
@@ -161,12 +161,12 @@ class GridClients:
                 time.sleep(self.poll)
 
     def _find_restarted(self, waiting: dict[str, PendingTask]) -> Found:
-        """Nodes that were started anew do not know any more what they were asked."""
+        """Find nodes that have restarted and lost their task."""
         there = {node.id: node for node in self.nodes.connected().values()}
         gone = {
             id: asked for id, asked in waiting.items() if there.get(asked.node.id, asked.node) != asked.node
         }
-        return self._give_up(waiting, gone, "its node was started anew in mid-round")
+        return self._give_up(waiting, gone, "its node restarted during the round")
 
     def _too_late(self, waiting: dict[str, PendingTask], limit: float) -> Found:
         late = dict(waiting)
@@ -181,7 +181,11 @@ class GridClients:
         return {asked.position: Outcome(asked.task.client, failure=reason) for asked in given_up.values()}
 
     def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, PendingTask], Found]:
-        """Tasks on their way, and those whose node left a moment ago; models for many are packed once."""
+        """Send tasks. A model that is sent to several clients is packed once.
+
+        Returns:
+            The tasks that were sent, and failures of those whose node has left.
+        """
         arrays: dict[int, tuple[State, Array]] = {}  # by identity of the model, which is kept alive
         sent: list[Message] = []
         asked: list[PendingTask] = []
@@ -230,7 +234,7 @@ class GridClients:
     # --- after the last round -----------------------------------------------------------------
 
     def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
-        """Let sites keep the result; whoever does not answer in time does without."""
+        """Send the result to the sites. A site that does not answer in time does not get it."""
         answers = self._answers(*self._send(tasks, messages.KEEP))
         return [outcome for answered in answers for outcome in answered.values()]
 
@@ -244,7 +248,7 @@ def read_outcome(message: Message | None, problem: str, asked: PendingTask) -> O
 
 
 class GridLoop(RoundLoop):
-    """Rounds among those who are there."""
+    """Rounds with the clients that are connected."""
 
     engine: GridClients
 
@@ -255,7 +259,7 @@ class GridLoop(RoundLoop):
         self._first = True
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
-        """As on one machine if all are there, else the same draw among those who are."""
+        """Draw the clients of a round: as on one machine if all are connected, else among those that are."""
         ids = self.engine.gather(self._first)
         self._first = False
         config = self.config
@@ -283,11 +287,11 @@ class GridLoop(RoundLoop):
         ]
         for outcome in self.engine.deliver(tasks):
             if outcome.failure:
-                tell(f"client {outcome.client} has not got the result: {outcome.failure}")
+                tell(f"client {outcome.client} did not get the result: {outcome.failure}")
 
 
 def run_name(folder: Path) -> str:
-    """A name for the run that no other run has: sites keep memories under it."""
+    """The run's unique name, under which sites store their memories."""
     file = folder.parent / "run-name"
     if not file.exists():
         write_text(file, uuid.uuid4().hex)

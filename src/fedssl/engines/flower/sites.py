@@ -1,4 +1,4 @@
-"""Which sites may connect: those whose public keys lie in the server's folder, and no others."""
+"""Sites may connect if their public key is in the server's folder."""
 
 from __future__ import annotations
 

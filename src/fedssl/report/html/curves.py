@@ -133,7 +133,7 @@ def _client_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def thinned(rounds: Sequence[int]) -> list[int]:
-    """At most so many of them, evenly, with the last."""
+    """At most MOST_POINTS rounds, evenly spaced, with the last."""
     step = -(-len(rounds) // MOST_POINTS)
     return sorted({*rounds[::step], *rounds[-1:]}) if rounds else []
 

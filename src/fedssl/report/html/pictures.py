@@ -15,7 +15,7 @@ from PIL import Image
 Pixels = NDArray[np.uint8]  # [H, W, C] with 1 or 3 channels
 
 MOST_SAMPLES = 24
-LARGE = 200_000  # bytes; larger files are drawn anew, no wider than WIDTH
+LARGE = 200_000  # bytes; larger files are resized to at most WIDTH pixels
 WIDTH = 1000
 LOSSLESS = 32  # sides up to this many pixels are kept as they are
 
