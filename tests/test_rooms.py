@@ -31,9 +31,10 @@ ROOMS = (
     ("rundir",),
     ("config",),
     # Primitives: they know nothing of federated learning, or only its words.
-    ("progress", "storage", "threads", "allocator", "state", "vectors", "statistics", "extras"),
+    ("progress", "storage", "threads", "allocator", "state", "vectors", "statistics", "extras", "locks"),
     ("options",),
     ("registry", "rng"),
+    ("trust",),
     ("errors", "_version", "openmp"),
 )
 

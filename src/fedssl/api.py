@@ -18,13 +18,19 @@ from fedssl.report.console import ConsoleListener
 from fedssl.report.trackers import TensorBoard, WeightsAndBiases
 from fedssl.rundir import RunDir
 from fedssl.storage import load_tensors
+from fedssl.trust import trusting
 
 
 class Run:
-    """A finished (or stopped) run directory."""
+    """A finished (or stopped) run directory.
 
-    def __init__(self, path: str | Path) -> None:
-        self.directory = RunDir.open(path)
+    Args:
+        path: the run's folder.
+        trust: run Python files that its config names, also those that you have not run before.
+    """
+
+    def __init__(self, path: str | Path, trust: bool = False) -> None:
+        self.directory, self.trust = RunDir.open(path), trust
 
     @property
     def path(self) -> Path:
@@ -32,7 +38,8 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return self.directory.config()
+        with trusting(self.trust):
+            return self.directory.config()
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -62,7 +69,8 @@ class Run:
         Returns:
             What the protocol found; it is also appended to evaluations.jsonl.
         """
-        return evaluate(self.directory, protocol, options)
+        with trusting(self.trust):
+            return evaluate(self.directory, protocol, options)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -94,15 +102,19 @@ def run(
     return Run(directory.path)
 
 
-def resume(path: str | Path, *, quiet: bool = False, listeners: Sequence[Listener] = ()) -> Run:
+def resume(
+    path: str | Path, *, quiet: bool = False, listeners: Sequence[Listener] = (), trust: bool = False
+) -> Run:
     """Continue a run from its last checkpoint; a run that has finished is left as it is.
 
     Args:
         path: the run's folder.
         quiet: print nothing.
         listeners: callbacks; those that were given to `run` are not stored, so pass them again.
+        trust: run Python files that its config names, also those that you have not run before.
     """
-    return Run(experiment.resume(path, all_listeners(quiet, listeners)).path)
+    with trusting(trust):
+        return Run(experiment.resume(path, all_listeners(quiet, listeners)).path, trust)
 
 
 def all_listeners(quiet: bool, own: Sequence[Listener] = ()) -> Listener:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
 from fedssl.commands import deploying, generating, looking, using
-from fedssl.commands.command import Command
+from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
+from fedssl.trust import trusting
 
 PURPOSE = "Learn one visual encoder from unlabeled images that never leave their owners."
 
@@ -23,12 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedsslError as error:
         print(f"fedssl: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("\nfedssl: stopped; `fedssl resume RUN` goes on from the last checkpoint", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # `fedssl list | head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file that cannot be read, a folder that cannot be written
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"fedssl: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nfedssl: stopped; `fedssl resume RUN` goes on from the last checkpoint", file=sys.stderr)
+        return 130
 
 
 def dispatch(words: list[str]) -> int:
@@ -45,7 +50,7 @@ def dispatch(words: list[str]) -> int:
         )
         command.arguments(parser)
         options = parser.parse_intermixed_args(words[1:])
-        with keep_freed_memory():
+        with trusting(getattr(options, "trust", False)), keep_freed_memory():
             command.do(options)
     return 0
 
@@ -98,6 +103,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
+    trust_argument(parser)
     _quiet(parser)
 
 
@@ -123,6 +129,7 @@ def _eval_arguments(parser: argparse.ArgumentParser) -> None:
         default="linear",
         help="a name in `fedssl list protocols`, or a class of yours: ./file.py:Class (default linear)",
     )
+    trust_argument(parser)
 
 
 def _eval(options: argparse.Namespace) -> None:

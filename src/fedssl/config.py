@@ -7,6 +7,8 @@ keys: `method.tau` belongs to `fedssl.methods.fedema`. `fedssl run --help` lists
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -92,6 +94,10 @@ SECTIONS = {
 # What a bare word stands for in `fedssl.run(method="fedema")`.
 MAIN_KEY = {name: section.main for name, section in SECTIONS.items() if section.main}
 
+MOST_BYTES = 1 << 20  # of a config file
+MOST_DEEP = 16  # levels of nested values
+MOST_DOTS = 200  # in a line of a config file
+
 # How a run is carried out, not what it computes: other values here give the same numbers.
 EXECUTION = ("engine", "log", "checkpoint")
 
@@ -159,6 +165,7 @@ def load(
 
 def from_values(values: Mapping[str, Any]) -> Config:
     """A validated config from nested values."""
+    _check_plain(values)
     for key in values:
         if key not in Config.model_fields:
             raise ConfigError(f"unknown key {key!r}: {did_you_mean(key, Config.model_fields)}")
@@ -178,13 +185,41 @@ def from_values(values: Mapping[str, Any]) -> Config:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The nested values of a TOML file."""
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        state = os.stat(path)
+        if not stat.S_ISREG(state.st_mode):
+            raise ConfigError(f"{path} is not a file")
+        if state.st_size > MOST_BYTES:
+            raise ConfigError(f"{path} has {state.st_size:,} bytes: too many for a config")
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+            raise RecursionError  # the time that tomllib takes grows with the square of a key's parts
+        return tomllib.loads(text)
     except FileNotFoundError:
         hint = "" if str(path).endswith(".toml") else "; to set a key, write KEY=VALUE"
         raise ConfigError(f"no config file {path}{hint}") from None
-    except (tomllib.TOMLDecodeError, IsADirectoryError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: values are nested too deeply") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_plain(values: Any) -> None:
+    """Bounds on what is looked into at all: anything deeper or longer is no config of ours."""
+    waiting: list[tuple[Any, int]] = [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > MOST_DEEP:
+            raise ConfigError("values are nested too deeply")
+        if isinstance(value, str) and ("\0" in value or len(value) > MOST_BYTES):
+            raise ConfigError(f"{value[:40]!r}… cannot be a value: it has a NUL character, or is too long")
+        if isinstance(value, Mapping):
+            waiting += [(part, depth + 1) for pair in value.items() for part in pair]
+        elif isinstance(value, list | tuple):
+            waiting += [(part, depth + 1) for part in value]
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
@@ -201,7 +236,9 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"{text[:40]}…: values are nested too deeply") from None
+    except ValueError:
         return text
 
 

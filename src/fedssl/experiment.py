@@ -15,6 +15,8 @@ from fedssl.allocator import keep_freed_memory
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
+from fedssl.engines.audit_log import AuditLog
+from fedssl.engines.checkpoint import Checkpoint, Checkpoints
 from fedssl.engines.live import ServerRun
 from fedssl.engines.loop import RoundReport
 from fedssl.engines.start import with_start_defaults
@@ -73,11 +75,18 @@ class Experiment:
 
     def __init__(self, directory: RunDir, config: Config, listener: Listener) -> None:
         self.directory, self.config, self.listener = directory, config, listener
+        self.audit = AuditLog(directory.path) if config.log.audit else None
+        self.names: tuple[str, ...] = getattr(config.engine, "sites", ())
 
     def execute(self) -> None:
         engine = self.config.engine
         try:
-            with keep_freed_memory(), sleep_when_busy(), with_threads(engine.threads):
+            with (
+                self.directory.locked(),
+                keep_freed_memory(),
+                sleep_when_busy(),
+                with_threads(engine.threads),
+            ):
                 self._set_up()
                 self._train()
                 with with_threads(engine.all_threads):
@@ -87,7 +96,13 @@ class Experiment:
 
     def _set_up(self) -> None:
         config, directory = self.config, self.directory
-        self.live = ServerRun(config, directory.checkpoints, config.checkpoint.keep, self.listener.progress)
+        self.live = ServerRun(
+            config,
+            directory.checkpoints,
+            config.checkpoint.keep,
+            self.listener.progress,
+            self._last_whole,
+        )
         self.federation, runner = self.live.federation, self.live.runner
         if config.engine.sees_clients:
             runner.views.get_ready(self.listener.progress)
@@ -100,10 +115,19 @@ class Experiment:
         self.distance = _distance(self.federation) if config.engine.sees_clients else None
         directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
 
+    def _last_whole(self, checkpoints: Checkpoints) -> Checkpoint | None:
+        """The last checkpoint that is whole, up to the last round whose metrics are."""
+        rounds, problem = self.directory.whole_rounds()
+        if problem:
+            self.listener.note(f"{problem}; rounds from there on run again")
+        return checkpoints.latest_whole(rounds, self.listener.note)
+
     def _train(self) -> None:
-        start = self.live.round
-        self.directory.rewind(start)
+        start, directory = self.live.round, self.directory
+        directory.rewind(start)
         self.listener.started(self._info(start))
+        if self.audit:
+            self.audit.note_start(directory.path / "config.toml", start)
         if not self._stopped():  # else only the probes are missing
             self.live.train(self._after_round)
 
@@ -126,7 +150,10 @@ class Experiment:
             line["stopped"] = stopped
             self.listener.note(f"stopped after round {number}: {stopped}")
         self.directory.append(line)
+        if self.audit:
+            self.audit.note_round(report, self.live.server, self.names)
         if number % config.checkpoint.every == 0 or number == config.rounds or stopped:
+            self.directory.sync()
             self.live.save()
         return bool(stopped)
 

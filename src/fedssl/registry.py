@@ -11,11 +11,13 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedssl import trust
 from fedssl.errors import ConfigError, did_you_mean
 
 
@@ -25,12 +27,15 @@ class Registry:
     Args:
         kind: what the entries are, for error messages.
         entries: import paths by name.
-        base: import path of the class that every entry must be a subclass of; empty: anything is accepted.
+        base: import path of the class that every entry must be a subclass of.
+        parameters: instead of a base class: what a function must call its parameters.
     """
 
-    def __init__(self, kind: str, entries: dict[str, str], base: str = "") -> None:
+    def __init__(
+        self, kind: str, entries: dict[str, str], base: str = "", parameters: tuple[str, ...] = ()
+    ) -> None:
         self.kind = kind
-        self.base = base
+        self.base, self.parameters = base, parameters
         self._entries: dict[str, Any] = dict(entries)
 
     def __iter__(self) -> Iterator[str]:
@@ -43,15 +48,18 @@ class Registry:
         self._entries[name] = thing
 
     def check(self, name: str) -> None:
-        """Raise a ConfigError that names the nearest right one if `name` is unknown."""
-        if name not in self._entries and ":" not in name:
+        """Raise a ConfigError if `name` is unknown, or if it is code that may not be run (`fedssl.trust`)."""
+        if name in self._entries:
+            return
+        if ":" not in name:
             raise ConfigError(f"unknown {self.kind} {name!r}: {did_you_mean(name, self._entries)}")
+        trust.admit(self.kind, name)
 
     def get(self, name: str) -> Any:
         """The thing itself; its module is imported now.
 
         Raises:
-            ConfigError: the name is unknown, cannot be loaded, or is not a subclass of `base`.
+            ConfigError: the name is unknown, cannot be loaded, or is nothing of this kind.
         """
         self.check(name)
         entry = self._entries.get(name, name)
@@ -61,6 +69,9 @@ class Registry:
             if not (isinstance(thing, type) and issubclass(thing, base)):
                 expected = self.base.replace(":", ".")
                 raise ConfigError(f"{self.kind} {name!r} must be a subclass of {expected}")
+        elif name not in self._entries and not _takes(thing, self.parameters):
+            wanted = ", ".join(self.parameters)
+            raise ConfigError(f"{self.kind} {name!r} must be a function of ({wanted})")
         return thing
 
     def summary(self, name: str) -> str:
@@ -76,6 +87,10 @@ class Registry:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
                 return (ast.get_docstring(node) or "").partition("\n")[0]
         return ""
+
+
+def _takes(thing: Any, parameters: tuple[str, ...]) -> bool:
+    return inspect.isfunction(thing) and tuple(inspect.signature(thing).parameters) == parameters
 
 
 def load_object(kind: str, path: str) -> Any:

@@ -21,6 +21,13 @@ class Command:
     do: Callable[[argparse.Namespace], None]
 
 
+def trust_argument(parser: argparse.ArgumentParser) -> None:
+    """`--trust`, for commands that open a run which somebody else may have made."""
+    parser.add_argument(
+        "--trust", action="store_true", help="run Python files that the run's config names (see SECURITY.md)"
+    )
+
+
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
     """A bar for slow work; gone when the work is done."""

@@ -1,4 +1,4 @@
-"""report, watch: pages about runs."""
+"""report, watch: pages about runs; audit-log: what happened in one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import threading
 from pathlib import Path
 
-from fedssl.commands.command import Command, progress_bar
+from fedssl.commands.command import Command, progress_bar, trust_argument
 
 # --- report ---------------------------------------------------------------------------------------
 
@@ -18,6 +18,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _image_arguments(parser: argparse.ArgumentParser) -> None:
+    trust_argument(parser)
     parser.add_argument("--fast", action="store_true", help="leave out what needs the images again")
     parser.add_argument(
         "--map", default="tsne", choices=("tsne", "umap", "pca"), help="the feature map (default tsne)"
@@ -70,7 +71,35 @@ def _watch(options: argparse.Namespace) -> None:
         watch.close(server)
 
 
+# --- audit-log ------------------------------------------------------------------------------------
+
+
+def _audit_log_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("verify",), help="verify: whether the log is whole")
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument(
+        "--head", default="", metavar="HASH", help="a hash that was the last one at some time"
+    )
+
+
+def _audit_log(options: argparse.Namespace) -> None:
+    from fedssl.engines.audit_log import verify
+    from fedssl.engines.checkpoint import check_models
+
+    folder = Path(options.run)
+    found = verify(folder, options.head)
+    compared = check_models(folder / "checkpoints", found.models)
+    print(f"{found.entries:,} entries from {found.first} to {found.last}: whole")
+    print(
+        f"checkpoint of round {compared}: the model that was aggregated"
+        if compared
+        else "no checkpoint to compare with"
+    )
+    print(f"last hash: {found.head}")
+
+
 COMMANDS = {
+    "audit-log": Command("check the audit log of a run", _audit_log_arguments, _audit_log),
     "report": Command("write an HTML page about one run, or comparing several", _report_arguments, _report),
     "watch": Command("show the page of a run while it goes on", _watch_arguments, _watch),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedssl.commands.command import Command, progress_bar
+from fedssl.commands.command import Command, progress_bar, trust_argument
 from fedssl.errors import ConfigError
 
 SHOWN = 5  # skipped files that are named
@@ -22,6 +22,7 @@ def _embed_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _device(parser: argparse.ArgumentParser) -> None:
+    trust_argument(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default auto)")
 
 
@@ -148,6 +149,7 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run's folder, or one that `fedssl finetune` wrote")
     parser.add_argument("--to", required=True, help="safetensors (for timm) or onnx")
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
+    trust_argument(parser)
 
 
 def _export(options: argparse.Namespace) -> None:

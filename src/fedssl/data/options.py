@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from fedssl.data import DATASETS
 from fedssl.options import Options
 
 
@@ -28,3 +29,10 @@ class DataConfig(Options):
     memory_mb: int = Field(4096, ge=1, description="larger sets are read from a memory-mapped cache")
     mean: float = Field(0.5, description="subtracted from pixels in [0,1]")
     std: float = Field(0.25, gt=0, description="pixels are divided by it")
+
+    @field_validator("name")
+    @classmethod
+    def _may_be_loaded(cls, name: str) -> str:
+        if ":" in name:  # a function of the user's
+            DATASETS.check(name)
+        return name

@@ -12,7 +12,7 @@ import torch
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
-from fedssl.engines.checkpoint import Checkpoints
+from fedssl.engines.checkpoint import Checkpoint, Checkpoints
 from fedssl.engines.loop import RoundReport
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
@@ -60,21 +60,29 @@ class ServerRun(LiveRun):
         memory_rounds: for every client with a memory, the round that wrote it.
     """
 
-    def __init__(self, config: Config, checkpoints: Path, keep: int = 0, progress: Progress | None = None):
-        """Load the images and the last checkpoint.
+    def __init__(
+        self,
+        config: Config,
+        checkpoints: Path,
+        keep: int = 0,
+        progress: Progress | None = None,
+        find: Callable[[Checkpoints], Checkpoint | None] = Checkpoints.latest,
+    ):
+        """Load the images and a checkpoint.
 
         Args:
             config: the run's config.
             checkpoints: the folder of the run's checkpoints and client memories.
             keep: checkpoints to keep when new ones are written; 0: all.
             progress: called while images are loaded.
+            find: chooses the checkpoint; by default the last one.
         """
         engine = config.engine
         memories = engine.memories(checkpoints / "clients")
         super().__init__(config, engine.federation(config, progress), memories, start=checkpoints / FILE)
         self.checkpoints = Checkpoints(checkpoints, keep, memories)
-        self.round, self.server = self.checkpoints.latest() or (0, self.runner.first_server())
-        self.memory_rounds = memories.rounds(self.round)
+        found = find(self.checkpoints) or Checkpoint(0, self.runner.first_server(), {})
+        self.round, self.server, self.memory_rounds = found.round, found.server, found.memory_rounds
 
     def train(self, after_round: Callable[[RoundReport], bool]) -> None:
         """Run the rounds that are left.
@@ -87,7 +95,9 @@ class ServerRun(LiveRun):
         clients = engine.clients(config, self.runner, self.federation)
         try:
             loop = engine.loop(config, self.runner, self.federation, clients)
-            loop.memory_rounds = self.memory_rounds = self.memories.rewind(self.round)
+            self.memories.rewind(self.round)
+            self.checkpoints.remove_after(self.round)
+            loop.memory_rounds = self.memory_rounds
 
             def follow(report: RoundReport, server: ServerState) -> bool:
                 self.round, self.server = report.round, server

@@ -21,7 +21,7 @@ from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.model import Model
 from fedssl.rng import numpy_rng
-from fedssl.state import Broadcast, ServerState, State, Upload
+from fedssl.state import Broadcast, ServerState, State, Upload, digest
 
 
 class Clients(Protocol):
@@ -146,6 +146,7 @@ class RoundLoop:
     def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Aggregate) -> bool:
         """Fold one upload in, if it is good; its tensors are let go either way."""
         if outcome.upload is not None:
+            outcome.digest = digest(outcome.upload.state) if self.config.log.audit else ""
             outcome.failure = self._try_to_add(outcome.upload, server.states[0], aggregate)
             if not outcome.failure:
                 outcome.upload.state = {}

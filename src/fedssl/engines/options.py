@@ -44,4 +44,9 @@ class WireConfig(Options):
 
 class CheckpointConfig(Options):
     every: int = Field(5, ge=1, description="rounds between checkpoints (and always at the end)")
-    keep: int = Field(1, ge=0, description="checkpoints to keep; 0: all (trajectories need them)")
+    keep: int = Field(
+        2,
+        ge=0,
+        description="checkpoints to keep, so that a run can go back if one is damaged; 0: all (trajectories "
+        "need them)",
+    )

@@ -30,3 +30,4 @@ class Outcome:
     views: int = 0
     seconds: float = 0.0
     remembers: bool = False  # whether the client wrote a memory in this round
+    digest: str = ""  # of the upload as it came in, for the audit log

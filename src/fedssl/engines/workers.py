@@ -8,12 +8,9 @@ Nothing is pickled, and a script that calls `fedssl.run` needs no `if __name__ =
 from __future__ import annotations
 
 import json
-import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -27,6 +24,7 @@ from fedssl.data.federation import Federation
 from fedssl.engines.start import FILE
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import RunError
+from fedssl.locks import Scratch
 from fedssl.state import State, Upload
 from fedssl.storage import load_tensors, save_tensors, write_json
 
@@ -39,12 +37,8 @@ class Workers:
 
     def __init__(self, config: Config, federation: Federation, memories: Path, processes: int) -> None:
         self.config, self.memories = config, memories
-        shared_memory = Path("/dev/shm")
-        self.folder = Path(
-            tempfile.mkdtemp(
-                prefix="fedssl-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None
-            )
-        )
+        self._scratch = Scratch(shared_memory=True)
+        self.folder = self._scratch.folder
         write_setup(self.folder, config, federation, memories)
         self.workers = [Worker(self.folder) for _ in range(processes)]
 
@@ -71,7 +65,7 @@ class Workers:
     def close(self) -> None:
         for worker in self.workers:
             worker.end()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.close()
 
     def _hand_out(self, waiting: deque[tuple[int, Task]], written: _Broadcasts) -> None:
         while waiting and (idle := self._idle_for(waiting[0][1])):
@@ -202,7 +196,7 @@ class _Broadcasts:
     def _file(self, model: State) -> Path:
         if id(model) not in self._written:
             file = self.folder / f"broadcast-{len(self._written)}.safetensors"
-            save_tensors(file, model, {}, durable=False)
+            save_tensors(file, model, {}, durable=False, checked=False)
             self._written[id(model)] = (model, file)
         return self._written[id(model)][1]
 

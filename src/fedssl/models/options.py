@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from fedssl.models import ENCODERS
 from fedssl.options import Options
 
 
@@ -31,3 +32,10 @@ class ModelConfig(Options):
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
     predictor_hidden: int = Field(256, ge=1, description="hidden width of the predictor (papers: 4096)")
+
+    @field_validator("encoder")
+    @classmethod
+    def _may_be_loaded(cls, name: str) -> str:
+        if ":" in name and not name.startswith("timm:"):  # a function of the user's
+            ENCODERS.check(name)
+        return name

@@ -9,4 +9,9 @@ from fedssl.options import Options
 
 class LogConfig(Options):
     tensorboard: bool = Field(True, description="write TensorBoard events where it is installed")
+    audit: bool = Field(
+        False,
+        description="write audit.jsonl: hashes of every upload and global model, chained "
+        "(`fedssl server`: true)",
+    )
     wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")

@@ -118,8 +118,10 @@ def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
     from fedssl.data.sets import load_whole
     from fedssl.engines.live import LiveRun
     from fedssl.engines.memory import MemoryStore
+    from fedssl.trust import names_from, trusting
 
-    config = own_config(from_values(text["config"]), node)
+    with names_from("the server's config"), trusting(bool(node.get("trust"))):
+        config = own_config(from_values(text["config"]), node)
     torch.set_num_threads(config.engine.threads)
     images = load_whole(config.data)
     nothing = np.empty(0, dtype=np.int64)

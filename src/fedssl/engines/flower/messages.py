@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
+from flwr.common.constant import ErrorCode
 from pydantic import Field, ValidationError
 
 from fedssl.engines import wire
@@ -18,6 +19,16 @@ from fedssl.state import State, Upload
 TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # what is asked of a node, in Flower's words
 LONGEST = 1 << 20  # characters of a reply's JSON
 MOST = 1 << 53  # no count, and no number beside the tensors, is larger
+
+# What Flower says in place of an answer, in our words.
+PROBLEMS = {
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the site's fedssl could not be started; its own output says why",
+    ErrorCode.MESSAGE_UNAVAILABLE: "lost: the site did not fetch its task, or did not answer in time",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "lost: the site's answer did not arrive in time",
+    ErrorCode.NODE_UNAVAILABLE: "lost: the site has not been heard of for too long",
+    ErrorCode.INVALID_FAB: "the site did not accept the server's app",
+    ErrorCode.CLIENT_APP_CRASHED: "the site's training process ended early; it may have run out of memory",
+}
 
 Name = Annotated[str, Field(max_length=256)]
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | float  # whether it is finite is checked with the upload
@@ -105,6 +116,13 @@ def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
         return Outcome(client, failure=f"cannot be read: {error}")
     upload = Upload(client, state, said.num_samples, said.loss, said.values)
     return Outcome(client, upload, "", said.views, said.seconds, said.remembers)
+
+
+def problem(error: Error) -> str:
+    """Why there is no answer."""
+    if error.code in PROBLEMS:
+        return PROBLEMS[error.code]
+    return f"no answer: {' '.join(str(error.reason).split())[:2000]}"
 
 
 def _read_reply(content: RecordDict) -> Reply:

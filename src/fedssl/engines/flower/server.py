@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +14,7 @@ from flwr.app import Array, Message
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
+from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
 from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
@@ -24,6 +23,7 @@ from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.engines.workers import write_setup
 from fedssl.errors import ConfigError, RunError
+from fedssl.locks import Scratch
 from fedssl.state import ServerState, State
 from fedssl.storage import write_text
 
@@ -58,24 +58,25 @@ class GridClients:
         assert isinstance(config.engine, Flower)
         self.engine = config.engine
         self.at_sites = bool(self.engine.sites)
-        self.nodes = Nodes(grid, self.engine.sites, federation.clients, tell)
+        audit = AuditLog(runner.memories.folder.parents[1]) if self.at_sites and config.log.audit else None
+        self.nodes = Nodes(grid, self.engine.sites, federation.clients, tell, audit)
         self.connected: dict[int, Node] = {}
         self.poll = 0.5 if self.at_sites else 0.05
         self._unanswered: dict[str, Node] = {}  # by message: asked in an earlier round
         self._config = config.to_dict()
         self.longest = self._longest_upload()
         self._about: dict[str, Any] = {"clients": federation.clients, "config": self._config}
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         if self.at_sites:
             self._about["run"] = run_name(runner.memories.folder)
         else:
-            self._folder = Path(tempfile.mkdtemp(prefix="fedssl-"))
-            write_setup(self._folder, config, federation, runner.memories.folder)
-            self._about["setup"] = str(self._folder)
+            self._scratch = Scratch()
+            write_setup(self._scratch.folder, config, federation, runner.memories.folder)
+            self._about["setup"] = str(self._scratch.folder)
 
     def close(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
 
     # --- connected nodes ----------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ def read_outcome(message: Message | None, problem: str, asked: PendingTask) -> O
     if message is None:
         return Outcome(asked.task.client, failure=f"cannot be read: {problem}")
     if message.has_error():
-        return Outcome(asked.task.client, failure=f"no answer: {str(message.error.reason)[:2000]}")
+        return Outcome(asked.task.client, failure=messages.problem(message.error))
     return messages.read_outcome(message.content, asked.task.client, asked.longest)
 
 

@@ -110,7 +110,7 @@ def _run_again(
             f"the local models of round {number} cannot be made anew: clients remembered "
             f"{runner.boundary.stays[0]} and more, and the memories of the round before are not kept"
         )
-    before = checkpoints.load(number - 1) if number > 1 else finished.models.runner.first_server()
+    before = checkpoints.load(number - 1).server if number > 1 else finished.models.runner.first_server()
     federation = runner.federation
     drawn = draw_clients(config.participation, federation.clients, config.seed, number)
     plan, found = plan_round(config, federation, number, *drawn), {}
