@@ -31,7 +31,17 @@ ROOMS = (
     ("rundir",),
     ("config",),
     # Primitives: they know nothing of federated learning, or only its words.
-    ("progress", "storage", "threads", "allocator", "state", "vectors", "statistics", "extras"),
+    (
+        "progress",
+        "storage",
+        "threads",
+        "allocator",
+        "state",
+        "vectors",
+        "statistics",
+        "extras",
+        "normalisation",
+    ),
     ("options",),
     ("registry", "rng"),
     ("errors", "_version", "openmp"),
