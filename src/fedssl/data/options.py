@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from fedssl.data import DATASETS
+from fedssl.data.images import MOST_CHANNELS
 from fedssl.options import Options
+
+Positive = Annotated[float, Field(gt=0)]
 
 
 class DataConfig(Options):
@@ -20,15 +23,21 @@ class DataConfig(Options):
         description="side in pixels that images are resized to; 0: as they are (folders of mixed or large "
         "sizes: the median side, at most 224; celeba: 64)",
     )
-    channels: Literal[0, 1, 3] = Field(0, description="1 grey, 3 colour; 0: as they are")
+    channels: int = Field(
+        0, ge=0, le=MOST_CHANNELS, description="1 grey, 3 colour, up to 16; 0: as they are (files: 3)"
+    )
     split: str = Field("", description="Hugging Face: TRAIN/TEST; stl10: train, unlabeled, train+unlabeled")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of a set that brings no test split")
     holdout: float = Field(
         0.0, ge=0, lt=1, description="labelled share kept out of pre-training (for eval --protocol semi)"
     )
     memory_mb: int = Field(4096, ge=1, description="larger sets are read from a memory-mapped cache")
-    mean: float = Field(0.5, description="subtracted from pixels in [0,1]")
-    std: float = Field(0.25, gt=0, description="pixels are divided by it")
+    mean: float | tuple[float, ...] = Field(
+        0.5, description="subtracted from pixels in [0,1]; one number, or a list with one for each channel"
+    )
+    std: Positive | tuple[Positive, ...] = Field(
+        0.25, description="pixels are divided by it; one number, or a list with one for each channel"
+    )
 
     @field_validator("name")
     @classmethod
@@ -36,3 +45,4 @@ class DataConfig(Options):
         if ":" in name:  # a function of the user's
             DATASETS.check(name)
         return name
+

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedssl.data import DATASETS
 from fedssl.data.cache import Listing, decode
-from fedssl.data.images import ImageSet
+from fedssl.data.images import MOST_CHANNELS, ImageSet
 from fedssl.errors import ConfigError, DataError
 from fedssl.progress import Progress
 from fedssl.rng import numpy_rng
@@ -98,11 +98,13 @@ def to_labels(values: NDArray[Any], count: int, where: str) -> Tensor:
 
 
 def check_pixels(x: Tensor, where: str) -> None:
-    """At least one image, uint8, N×H×W×C with 1 or 3 channels."""
+    """At least one image, uint8, N×H×W×C with 1 to 16 channels."""
     if x.dtype != torch.uint8:
         raise DataError(f"{where}: pixels are {str(x.dtype).removeprefix('torch.')}, uint8 0..255 is needed")
-    if x.ndim != 4 or x.shape[3] not in (1, 3):
-        raise DataError(f"{where}: pixels of shape {tuple(x.shape)}, N×H×W×C with 1 or 3 channels is needed")
+    if x.ndim != 4 or not 1 <= x.shape[3] <= MOST_CHANNELS:
+        raise DataError(
+            f"{where}: pixels of shape {tuple(x.shape)}, N×H×W×C with 1 to {MOST_CHANNELS} channels is needed"
+        )
     if not x.numel():
         raise DataError(f"{where}: no images (shape {tuple(x.shape)})")
 
@@ -125,11 +127,15 @@ def check_labels(images: Images, where: str) -> None:
 
 
 def to_channels(x: Tensor, channels: int) -> Tensor:
-    """Grey to colour by repetition, colour to grey by ITU-R 601 luma (rounded as Pillow does)."""
+    """Grey to more channels by repetition, colour to grey by ITU-R 601 luma (rounded as Pillow does)."""
     if channels in (0, x.shape[3]):
         return x
-    if channels == 3:
-        return x.repeat(1, 1, 1, 3)
+    if x.shape[3] == 1:
+        return x.repeat(1, 1, 1, channels)
+    if (x.shape[3], channels) != (3, 1):
+        raise DataError(
+            f"data.channels={channels}: images of {x.shape[3]} channels cannot be converted; leave it out"
+        )
     grey = torch.empty((*x.shape[:3], 1), dtype=torch.uint8)
     for part in _parts(x):
         red, green, blue = (plane.to(torch.int32) for plane in x[part].unbind(dim=3))

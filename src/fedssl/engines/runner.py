@@ -21,6 +21,7 @@ from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
+from fedssl.models.stages import freeze, frozen_names
 from fedssl.rng import derive, numpy_rng
 from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, layer_distances, snapshot
 from fedssl.threads import with_threads
@@ -49,10 +50,19 @@ def build_network(
         begin = load_start(config, encoder, start)
         if begin is not None:
             encoder.module.load_state_dict(begin.state)
+        if config.objective.own_encoder and (config.train.freeze or config.train.layer_decay < 1):
+            raise ConfigError(
+                "train.freeze and train.layer_decay are for the encoder that model.encoder names; "
+                f"objective {config.objective.name} trains its own {config.objective.own_encoder}"
+            )
+        if config.train.freeze:
+            freeze(encoder.module, config.train.freeze)
         model = config.objective.build(encoder.module, encoder.features, config.model, classes)
         model.extend(
             config.method.parts(model, lambda: config.objective.encoder(config, size, channels), config.model)
         )
+        if config.train.freeze:
+            model.frozen = frozen_names(model)
     return Network(model, encoder, snapshot(model), begin.notes if begin else ())
 
 
@@ -78,6 +88,7 @@ class ClientRunner:
         )
         self.boundary = Boundary.of(config.method, self.model)
         self.uploads = frozenset(self.boundary.travels)
+        self._frozen = {name: self.initial[name] for name in self.boundary.frozen}
         self.statistics = self.model.statistics() & self.uploads
         self.encoder_parameters = [
             name for name in self.model.parameters_under(ENCODER) if name in self.uploads
@@ -156,19 +167,20 @@ class ClientRunner:
         method, memory = self.config.method, self.memories.load(task.client, task.memory_round)
         broadcast = self._complete(task.broadcast, memory.state)
         client.notes = dict(memory.values)
-        log = method.receive(client, broadcast, memory.state)
+        own = {**self._frozen, **memory.state} if memory.state else {}
+        log = method.receive(client, broadcast, own)
         client.received = method.reference_model(client, broadcast)
         return log
 
     def _complete(self, broadcast: Broadcast, memory: State) -> Broadcast:
-        """Add the client's own normalisation layers to a broadcast, where they stay on the client (FedBN).
+        """Add what does not travel: frozen tensors, and normalisation layers that stay on the client (FedBN).
 
         Methods then always see whole models, and need not know which tensors travelled.
         """
-        if not self.boundary.private_norm:
+        if not self.boundary.private_norm and not self._frozen:
             return broadcast
-        own = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
-        return broadcast.map(lambda model: {**model, **own})
+        norm = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
+        return broadcast.map(lambda model: {**self._frozen, **model, **norm})
 
     def _run(self, task: Task, began: float) -> Outcome:
         config, method = self.config, self.config.method

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fedssl.data.images import ImageSet
 from fedssl.data.views import plain
 from fedssl.errors import DataError
+from fedssl.normalisation import Levels
 
 if TYPE_CHECKING:
     from fedssl.progress import Progress
@@ -22,8 +23,8 @@ def extract(
     encoder: nn.Module,
     images: ImageSet,
     *,
-    mean: float,
-    std: float,
+    mean: Levels,
+    std: Levels,
     device: torch.device,
     progress: Progress | None = None,
 ) -> Tensor:

@@ -19,6 +19,18 @@ class TrainConfig(Options):
     schedule: Literal["cosine", "constant", "step"] = Field(
         "cosine", description="learning rate over rounds; step: ×0.1 at 60 % and 80 %"
     )
+    freeze: int = Field(
+        0,
+        ge=0,
+        description="first stages of the encoder that stay as they are: 1 is the stem (or embedding), 2 the "
+        "first stage (or block) too",
+    )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the learning rate of a block of the encoder is so many times the next one's",
+    )
     clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no limit")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",

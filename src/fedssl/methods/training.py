@@ -15,6 +15,7 @@ from fedssl.methods.compiling import compile_encoders
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
+from fedssl.models.stages import depth_scales
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,12 @@ def train_locally(
     model, objective, config = model or client.model, client.objective, client.config
     loss_of = loss or objective_loss(client, model)
     trained = objective.trained(model) if parameters is None else parameters
-    optimizer = Optimizer(trained, config, learning_rate(config, client.round, client.rounds))
+    optimizer = Optimizer(
+        trained,
+        config,
+        learning_rate(config, client.round, client.rounds),
+        scales=rate_scales(model, trained, config.layer_decay),
+    )
     order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
     model.train()
     total = torch.zeros((), device=client.device)
@@ -84,6 +90,15 @@ def train_locally(
     if not math.isfinite(mean):
         raise ClientFailure(f"loss is {mean} after {steps} steps")
     return Training(mean, steps, views_made)
+
+
+def rate_scales(model: nn.Module, trained: list[nn.Parameter], decay: float) -> list[float] | None:
+    """What each parameter's learning rate is multiplied by; None where all have the same."""
+    if decay == 1:
+        return None
+    scales = depth_scales(model, decay)
+    known = {id(parameter): scales[name] for name, parameter in model.named_parameters()}
+    return [known.get(id(parameter), 1.0) for parameter in trained]
 
 
 def prepare_batches(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:

@@ -50,6 +50,7 @@ class Model(nn.Module):
         for name, part in parts.items():
             self.add(name, part)
         self.added: set[str] = set()
+        self.frozen: frozenset[str] = frozenset()  # tensors that stay at their initial values everywhere
 
     def add(self, name: str, part: Part) -> None:
         self.add_module(name, part.module)

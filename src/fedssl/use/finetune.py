@@ -23,6 +23,7 @@ from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.semi import batches
 from fedssl.models.describe import rebuild
 from fedssl.models.pointwise import replace_narrow_strides
+from fedssl.normalisation import shortest
 from fedssl.rng import derive, torch_rng
 from fedssl.use.classifier import on_top, save_classifier
 from fedssl.use.trained import Trained, load_trained
@@ -155,7 +156,7 @@ def _train(
     progress: Progress | None,
 ) -> None:
     given = trained.description["input"]
-    mean, std = given["mean"][0], given["std"][0]
+    mean, std = shortest(tuple(given["mean"])), shortest(tuple(given["std"]))
     views = Views.of(images, build_recipe("supervised"), "supervised", mean, std, num_views=1)
     assert images.y is not None
     network.requires_grad_(True)
@@ -185,6 +186,5 @@ def _outputs(
     network: nn.Module, images: ImageSet, trained: Trained, progress: Progress | None = None
 ) -> Tensor:
     given = trained.description["input"]
-    return extract(
-        network, images, mean=given["mean"][0], std=given["std"][0], device=trained.device, progress=progress
-    )
+    mean, std = shortest(tuple(given["mean"])), shortest(tuple(given["std"]))
+    return extract(network, images, mean=mean, std=std, device=trained.device, progress=progress)
