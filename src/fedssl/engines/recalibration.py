@@ -106,8 +106,8 @@ def measure(encoder: nn.Module, batches: Iterable[Tensor], by_batch: bool) -> St
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in modes.items():
-            module.training = mode
+        for part, mode in modes.items():
+            part.training = mode
         encoder.load_state_dict(before)
     found: State = {}
     for path, moments in seen.items():

@@ -192,8 +192,9 @@ class Models:
 
     def _global(self, state: State, owner: str) -> OwnedEncoder:
         """The encoder of a state; tensors that are not in it have their initial values."""
-        wanted = self.recalibration is not None and self.one_for_all and state
-        fresh = self.recalibration.of(state) if wanted else {}
+        fresh: State = {}
+        if self.recalibration is not None and self.one_for_all and state:
+            fresh = self.recalibration.of(state)
         restore(self.runner.model, self.runner.initial)
         restore(self.runner.model, {**state, **fresh})
         return self._copy(self.runner.model.part("encoder"), owner)
