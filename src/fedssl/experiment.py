@@ -19,6 +19,7 @@ from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.checkpoint import Checkpoint, Checkpoints
 from fedssl.engines.live import ServerRun
 from fedssl.engines.loop import RoundReport
+from fedssl.engines.recalibration import recalibrates
 from fedssl.engines.start import with_start_defaults
 from fedssl.errors import ConfigError, DataError, StopRun
 from fedssl.evaluation.models import Models
@@ -106,7 +107,7 @@ class Experiment:
         self.federation, runner = self.live.federation, self.live.runner
         if config.engine.sees_clients:
             runner.views.get_ready(self.listener.progress)
-        self.models = Models(runner)
+        self.models = Models(runner, self.live.recalibration if recalibrates(config) else None)
         images = self.federation.train
         self.prober = make_prober(
             images, self.federation.test, config.data, config.probe, runner.device, config.seed

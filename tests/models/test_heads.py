@@ -23,6 +23,14 @@ def test_paper_sizes() -> None:
         assert shapes(build_predictor(PAPER)) == [(4096, 2048), (4096,), (2048, 4096)]
 
 
+def test_one_linear_layer() -> None:
+    """L-DAWA's code: 512 features, 128 outputs."""
+    head = build_projector(512, ModelConfig(projector="linear", projector_out=128))
+    assert isinstance(head, nn.Linear)
+    assert head.weight.shape == (128, 512)
+    assert head.bias is not None
+
+
 def test_the_function_by_hand() -> None:
     head = mlp(2, 3, 1)
     x = torch.randn(5, 2)

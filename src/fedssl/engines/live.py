@@ -5,7 +5,7 @@ Training, worker processes, Flower sites and evaluation all put a run together h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,10 +13,13 @@ import torch
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines.checkpoint import Checkpoint, Checkpoints
-from fedssl.engines.loop import RoundReport
+from fedssl.engines.local import InProcess
+from fedssl.engines.loop import Clients, RoundReport
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.recalibration import Recalibration, out_of_reach, stored_at
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.start import FILE
+from fedssl.engines.tasks import Outcome, Task
 from fedssl.progress import Progress
 from fedssl.state import ServerState
 
@@ -83,6 +86,14 @@ class ServerRun(LiveRun):
         self.checkpoints = Checkpoints(checkpoints, keep, memories)
         found = find(self.checkpoints) or Checkpoint(0, self.runner.first_server(), {})
         self.round, self.server, self.memory_rounds = found.round, found.server, found.memory_rounds
+        # Where clients are on this machine they can be asked at any time, else while the run trains.
+        self._clients: Clients | None = InProcess(self.runner) if engine.sees_clients else None
+        self.recalibration = Recalibration(
+            self.runner, self._ask, None if engine.sees_clients else stored_at(checkpoints)
+        )
+
+    def _ask(self, tasks: Sequence[Task]) -> Iterable[Outcome]:
+        return out_of_reach(tasks) if self._clients is None else self._clients.run(tasks)
 
     def train(self, after_round: Callable[[RoundReport], bool]) -> None:
         """Run the rounds that are left.
@@ -93,6 +104,8 @@ class ServerRun(LiveRun):
         """
         config, engine = self.config, self.config.engine
         clients = engine.clients(config, self.runner, self.federation)
+        if not engine.sees_clients:
+            self._clients = clients
         try:
             loop = engine.loop(config, self.runner, self.federation, clients)
             self.memories.rewind(self.round)
@@ -107,6 +120,8 @@ class ServerRun(LiveRun):
             self.checkpoints.wait()
         finally:
             clients.close()
+            if not engine.sees_clients:
+                self._clients = None
 
     def save(self) -> None:
         """Write a checkpoint in the background."""

@@ -12,6 +12,7 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.check import problem_with
+from fedssl.engines.kinds import mean_by_kind, norms_by_kind
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
 from fedssl.engines.schedule import Slot, schedule
@@ -65,9 +66,10 @@ class RoundReport:
             for name in ("loss", "divergence", "drift", "layer_angle"):
                 if name in numbers:
                     means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
-        angles = [client["angle"] for client in clients if "angle" in client]
-        if angles:
-            means["angle"] = sum(angles) / len(angles)  # every client counts the same (L-DAWA, Fig. 4)
+        for name in EQUAL:
+            numbers_of = [client[name] for client in clients if name in client]
+            if numbers_of:
+                means[name] = sum(numbers_of) / len(numbers_of)
         failed = [{"client": o.client, "reason": o.failure} for o in self.outcomes if o.failure]
         return {
             "round": self.round,
@@ -81,6 +83,10 @@ class RoundReport:
         }
 
 
+# Means in which every client counts the same (L-DAWA, Fig. 4), and shares of clients.
+EQUAL = ("angle", "angle_weights", "angle_gamma", "angle_beta", "mu_capped", "predictor_replaced")
+
+
 class RoundLoop:
     """Runs rounds from a server state; what surrounds it (files, probes, display) is told of each."""
 
@@ -89,6 +95,7 @@ class RoundLoop:
     ) -> None:
         self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
         self.tools = server_tools(config, model)
+        self.kinds = model.kinds()
         self.memory_rounds: dict[int, int] = {}
 
     def run(
@@ -132,6 +139,7 @@ class RoundLoop:
         if folded < self.config.participation.min_clients:
             raise RunError(_too_few(number, folded, self.config.participation.min_clients, report))
         server = aggregate.finish()
+        report.values |= norms_by_kind(server.states, self.kinds)
         report.seconds = time.monotonic() - began
         return server, report
 
@@ -166,7 +174,8 @@ class RoundLoop:
             return problem
         try:
             upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
-            upload.values |= aggregate.add(upload)
+            measured = aggregate.add(upload)
+            upload.values |= measured | mean_by_kind(measured.get("angles", {}), self.kinds, "angle")
         except (RunError, ValueError) as error:  # no such cluster, a value beyond 16 bits, no mass
             return str(error)
         return ""

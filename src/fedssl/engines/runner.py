@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.recalibration import measure, pooling, some_views, statistics_of
 from fedssl.engines.start import load_start
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
@@ -23,7 +25,16 @@ from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.models.stages import freeze, frozen_names
 from fedssl.rng import derive, numpy_rng
-from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, layer_distances, snapshot
+from fedssl.state import (
+    Broadcast,
+    ClientMemory,
+    ServerState,
+    State,
+    Upload,
+    layer_distances,
+    restore,
+    snapshot,
+)
 from fedssl.threads import with_threads
 
 
@@ -93,6 +104,7 @@ class ClientRunner:
         self.encoder_parameters = [
             name for name in self.model.parameters_under(ENCODER) if name in self.uploads
         ]
+        self.recalibrated = statistics_of(self.statistics)
         self.backbone = [name for name in self.encoder_parameters if name.startswith("encoder.")]
 
     def first_server(self) -> ServerState:
@@ -105,7 +117,7 @@ class ClientRunner:
         try:
             with torch.random.fork_rng(devices=[]), with_threads(task.threads):
                 self._seed(task)
-                outcome = self._run(task, began)
+                outcome = self._measure(task) if task.measure else self._run(task, began)
         except FedsslError:
             raise
         except ClientFailure as failure:
@@ -181,6 +193,26 @@ class ClientRunner:
             return broadcast
         norm = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
         return broadcast.map(lambda model: {**self._frozen, **model, **norm})
+
+    def _measure(self, task: Task) -> Outcome:
+        """Statistics of the received encoder on this client's images, in place of a trained model."""
+        model = task.broadcast.model
+        restore(self.model, {**self.initial, **model})
+        found = self.measured(task.client, self.model.part("encoder"), task.measure == "by-batch")
+        state = {f"encoder.{name}": value for name, value in found.items()}
+        state = {name: state[name] for name in self.recalibrated}
+        upload = Upload(task.client, state, len(self.federation.parts[task.client]))
+        upload = pooling(self.config).on_client(
+            {name: model[name] for name in state}, upload, frozenset(state), task.round
+        )
+        return Outcome(task.client, upload)
+
+    def measured(self, client: int, encoder: nn.Module, by_batch: bool = True) -> State:
+        """Statistics of an encoder on one client's images."""
+        at = self.client(Task(self.config.rounds + 1, client, Broadcast()))
+        if len(at.images) == 0:
+            raise ClientFailure("has no images")
+        return measure(encoder, some_views(at, self.federation.clients), by_batch)
 
     def _run(self, task: Task, began: float) -> Outcome:
         config, method = self.config, self.config.method

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedssl.state import Broadcast, Upload
+
+# What a client normalises by while it measures statistics of the model it was sent (see `recalibration`).
+Measure = Literal["", "by-batch", "by-statistics"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Task:
     spare: bool = False  # its upload is needed only if another one fails to come
     threads: int = 0  # to train with; 0: as many as the process has
     turn: int = 0  # where several clients train at once, those of lower turns begin before
+    measure: Measure = ""  # in place of training
 
 
 @dataclass

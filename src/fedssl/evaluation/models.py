@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import nn
 
+from fedssl.engines.recalibration import Recalibration
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.evaluation.probes import Prober, entry
@@ -39,8 +40,14 @@ class OwnedEncoder:
 class Models:
     """The encoders of a run. What it returns are copies, so that several can be used at once."""
 
-    def __init__(self, runner: ClientRunner) -> None:
-        self.runner = runner
+    def __init__(self, runner: ClientRunner, recalibration: Recalibration | None = None) -> None:
+        """Read encoders out of a runner.
+
+        Args:
+            runner: holds the model, and the clients' images where they are on this machine.
+            recalibration: measures fresh statistics of the encoders; None: they stay as they are.
+        """
+        self.runner, self.recalibration = runner, recalibration
         self.method = runner.config.method
         self.engine = runner.config.engine
         # Clients that keep their normalisation layers have no model in common, whatever the method.
@@ -81,7 +88,10 @@ class Models:
     ) -> OwnedEncoder:
         """A copy of a client's own encoder, with its classifier."""
         model = self.load_client(server, memory_rounds, client, local_epochs)
-        return self._copy(self.method.personal_encoder(model), f"client {client}")
+        encoder = self._copy(self.method.personal_encoder(model), f"client {client}")
+        if self.recalibration is not None and len(self.runner.federation.parts[client]):
+            restore(encoder.module, self.runner.measured(client, encoder.module))
+        return encoder
 
     def load_client(
         self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
@@ -182,8 +192,11 @@ class Models:
 
     def _global(self, state: State, owner: str) -> OwnedEncoder:
         """The encoder of a state; tensors that are not in it have their initial values."""
+        fresh: State = {}
+        if self.recalibration is not None and self.one_for_all and state:
+            fresh = self.recalibration.of(state)
         restore(self.runner.model, self.runner.initial)
-        restore(self.runner.model, state)
+        restore(self.runner.model, {**state, **fresh})
         return self._copy(self.runner.model.part("encoder"), owner)
 
     def _copy(self, encoder: nn.Module, owner: str) -> OwnedEncoder:

@@ -13,7 +13,7 @@ from fedssl.data.images import ImageSet
 from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError
 from fedssl.evaluation import knn, linear
-from fedssl.evaluation.features import check_features, extract, feature_std
+from fedssl.evaluation.features import BeforePooling, check_features, extract, feature_std
 from fedssl.evaluation.options import ProbeConfig
 from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.subset import subset
@@ -53,8 +53,11 @@ class Prober:
     ) -> dict[str, Scores]:
         """`knn` and `linear` on the frozen encoder, and its own `classifier`, from the same features."""
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
+        pooled = test
+        if "classifier" in protocols and self.config.features != "pooled":
+            pooled = self.features(encoder, self.test, pooled=True)
         return {
-            protocol: self.score_classifier(classifier, test)
+            protocol: self.score_classifier(classifier, pooled)
             if protocol == "classifier"
             else self.from_features(train, test, protocol)
             for protocol in protocols
@@ -65,7 +68,10 @@ class Prober:
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
         return {"knn": self.from_features(train, test, "knn").accuracy, "feature_std": feature_std(test)}
 
-    def features(self, encoder: nn.Module, images: ImageSet) -> Tensor:
+    def features(self, encoder: nn.Module, images: ImageSet, pooled: bool = False) -> Tensor:
+        """What the probes read: by `probe.features` pooled, or the feature map before pooling."""
+        if self.config.features == "map" and not pooled:
+            encoder = BeforePooling(encoder)
         return extract(encoder, images, mean=self.data.mean, std=self.data.std, device=self.device)
 
     @torch.no_grad()

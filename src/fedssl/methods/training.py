@@ -69,6 +69,7 @@ def train_locally(
     )
     order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
     model.train()
+    objective.before_round(model)
     total = torch.zeros((), device=client.device)
     steps = views_made = 0
     with compile_encoders(model) if config.compile else nullcontext():

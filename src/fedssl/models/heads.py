@@ -2,7 +2,8 @@
 
 All objectives share one shape, that of FedEMA's experiments: Linear-BN-ReLU-Linear (4096 and 2048 wide at the
 papers' scale; `model.projector_*` here). So Barlow Twins has two layers instead of its three, SimSiam
-no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer.
+no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer,
+and so have all with `model.projector=linear`, as in the code of L-DAWA's authors.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 def build_projector(features: int, config: ModelConfig) -> nn.Module:
     """From features to the space of the loss."""
+    if config.projector == "linear":
+        return nn.Linear(features, config.projector_out)
     return mlp(features, config.projector_hidden, config.projector_out)
 
 

@@ -96,6 +96,15 @@ class Model(nn.Module):
         buffers = {name for name, _ in self.named_buffers()}
         return frozenset(name for name in self.normalisation_names() if name in buffers)
 
+    def kinds(self) -> dict[str, str]:
+        """The kind of every parameter: `weights`, `gamma` (of a normalisation layer) or `beta` (any bias)."""
+        found = {}
+        for path, module in self.named_modules():
+            rest = "gamma" if is_normalisation(module) else "weights"
+            for name, _ in module.named_parameters(prefix=path, recurse=False):
+                found[name] = "beta" if name.endswith("bias") else rest
+        return found
+
     def sources(self) -> dict[str, str]:
         """For every tensor of a copied part, the name of the tensor it is a copy of.
 

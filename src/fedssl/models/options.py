@@ -29,6 +29,9 @@ class ModelConfig(Options):
         description="weights to start from: a run's folder, FILE.safetensors, timm (its own, for timm:NAME), "
         "or hf:REPO; empty: random",
     )
+    projector: Literal["mlp", "linear"] = Field(
+        "mlp", description="mlp: Linear-BN-ReLU-Linear; linear: one layer without projector_hidden"
+    )
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
     predictor_hidden: int = Field(256, ge=1, description="hidden width of the predictor (papers: 4096)")

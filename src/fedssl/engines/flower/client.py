@@ -97,7 +97,8 @@ def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any])
         runner, threads = simulated_runner(text["setup"]), int(text["threads"])
     models = [unpack(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
     broadcast = Broadcast.from_states(models, text["values"])
-    return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads)
+    measure = text.get("measure", "")
+    return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads, measure=measure)
 
 
 @lru_cache(maxsize=1)

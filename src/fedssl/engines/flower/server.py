@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
 from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
 from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
+from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Task
 from fedssl.engines.workers import write_setup
@@ -215,6 +216,7 @@ class GridClients:
             "client": task.client,
             "memory_round": task.memory_round,
             "threads": task.threads,
+            "measure": task.measure,
             "keep_from": self.runner.memories.oldest(task.client),
             "values": task.broadcast.values,
         }
@@ -272,8 +274,18 @@ class GridLoop(RoundLoop):
     ) -> ServerState:
         server = super().run(server, start, after_round)
         if self.engine.at_sites:
-            self._deliver(server)
+            self._deliver(self._recalibrated(server))
         return server
+
+    def _recalibrated(self, server: ServerState) -> ServerState:
+        """The state with fresh statistics, where they are wanted: sites get them, and probes find them."""
+        config, runner = self.config, self.engine.runner
+        if not recalibrates(config) or config.method.evaluates != "global" or not server.model:
+            return server
+        self.engine.gather(first=False)
+        file = stored_at(runner.memories.folder.parent)
+        found = Recalibration(runner, self.engine.run, file).of(server.model)
+        return replace(server, model={**server.model, **found})
 
     def _deliver(self, server: ServerState) -> None:
         number, tell = self.config.rounds + 1, self.engine.nodes.tell
