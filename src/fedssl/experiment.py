@@ -25,6 +25,7 @@ from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
+from fedssl.privacy.refusals import check_config
 from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
 
@@ -77,6 +78,7 @@ class Experiment:
     def execute(self) -> None:
         engine = self.config.engine
         try:
+            check_config(self.config)
             with keep_freed_memory(), sleep_when_busy(), with_threads(engine.threads):
                 self._set_up()
                 self._train()
@@ -89,6 +91,7 @@ class Experiment:
         config, directory = self.config, self.directory
         self.live = ServerRun(config, directory.checkpoints, config.checkpoint.keep, self.listener.progress)
         self.federation, runner = self.live.federation, self.live.runner
+        runner.check_privacy()
         if config.engine.sees_clients:
             runner.views.get_ready(self.listener.progress)
         self.models = Models(runner)
@@ -116,11 +119,12 @@ class Experiment:
         """Probe, report and save a round; whether a listener stops the run."""
         config, number = self.config, report.round
         line = {**report.line(), **self._monitor(number, last=number == config.rounds)}
-        stopped = ""
+        stopped = report.stop
         try:
             self.listener.round(line)
         except StopRun as reason:
             stopped = str(reason) or "by a listener"
+        if stopped:
             if "probe" not in line:
                 line |= self._monitor(number, last=True)
             line["stopped"] = stopped

@@ -20,6 +20,16 @@ class Task:
     turn: int = 0  # where several clients train at once, those of lower turns begin before
 
 
+@dataclass(frozen=True)
+class Question:
+    """What a client is asked after it has trained: one exchange of secure aggregation."""
+
+    round: int
+    client: int
+    stage: str
+    data: bytes
+
+
 @dataclass
 class Outcome:
     """An upload, or the reason why the client failed."""

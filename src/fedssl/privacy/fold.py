@@ -8,18 +8,22 @@ import numpy as np
 import torch
 from pydantic import PrivateAttr
 
+from fedssl.aggregation.pooling import pairs
 from fedssl.aggregation.rule import Fold, Rule, is_counter
+from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.errors import RunError
 from fedssl.privacy.grid import Floats
 from fedssl.privacy.secure.client import add_noise
+from fedssl.privacy.secure.server import Summed
 from fedssl.privacy.secure.words import Parcel
 from fedssl.privacy.terms import TOLD, Terms
-from fedssl.privacy.update import WITHIN, clipped, slack
+from fedssl.privacy.update import KEYS, WITHIN, clipped, slack
 from fedssl.state import State, Upload
 
 if TYPE_CHECKING:
     from fedssl.aggregation.angles import Comparison
 
+FLOOR = 0.01  # of its last value, below which noise does not push a variance
 WORST = 1e-3  # an error of rounding beyond which a sum is of no use
 
 
@@ -48,31 +52,44 @@ class SumFold(Fold):
         terms: the terms of the run.
         previous: the global model.
         clip: the clipping norm of the round.
+        rule: the rule in force.
     """
 
-    def __init__(self, terms: Terms, previous: State, clip: float) -> None:
-        self.terms, self.previous, self.clip = terms, previous, clip
+    def __init__(self, terms: Terms, previous: State, clip: float, rule: ScaledSum) -> None:
+        self.terms, self.previous, self.clip, self.rule = terms, previous, clip, rule
         self.report: dict[int, dict[str, Any]] = {}
+        self.keys: dict[int, bytes] = {}  # of clients whose masked integers are still to come
         self.grid = terms.grid(clip)
         numbers = len(terms.number_grids())
         self.total = Parcel.zeros(terms.layout.size, numbers, self.grid.bits)
         self.missing_noise = 1.0  # part of the variance that the server has to add
 
     def add(self, upload: Upload) -> None:
-        """Add an upload, or take note of a client whose masked upload is still to come."""
-        if not self.terms.privacy.secure:
+        """Add an upload, or take note of the keys of a client whose integers are to follow."""
+        if self.terms.privacy.secure:
+            self.keys[upload.client] = bytes(upload.state[KEYS].tolist())
+        else:
             self.total.add(bounded_parcel(self.terms, self.terms.layout.flatten(upload.state), self.clip))
             if self.terms.privacy.quantile:
                 within = 0.5 if upload.values.pop(WITHIN, 0.0) else -0.5
                 self.total.numbers += self.terms.encode_numbers(np.array([within]))
         self.report[upload.client] = {}
 
-    def replace(self, total: Parcel, missing_noise: float) -> None:
-        """Take a sum that was collected securely, and how much of its noise is not in it."""
-        self.total, self.missing_noise = total, missing_noise
+    def take(self, summed: Summed) -> None:
+        """Take a sum that was collected securely. Of its noise the part of clients that were lost is missing."""
+        self.total = summed.parcel
+        self.missing_noise = 1 - len(summed.counted) / summed.asked
+        self.report = {client: {} for client in summed.counted}
 
+    @torch.no_grad()
     def finish(self) -> State:
-        return self._typed(self._finish())
+        """The new global state: what the rule makes of the mean."""
+        return self._typed(self.rule.complete(self.previous, self.terms.layout.statistics, self._finish()))
+
+    def _prepared(self) -> State:
+        """The previous model as it was before clients took the difference from it."""
+        upload = Upload(0, self.previous, 1)
+        return self.rule.prepare(self.previous, upload, self.terms.layout.statistics).state
 
     def _typed(self, state: State) -> State:
         """Names, types and devices of the previous model; its counters."""
@@ -107,12 +124,13 @@ class NoisyFold(SumFold):
         noise_key: where the server's noise comes from, 32 bytes.
     """
 
-    def __init__(self, terms: Terms, previous: State, clip: float, noise_key: bytes) -> None:
-        super().__init__(terms, previous, clip)
+    def __init__(
+        self, terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_key: bytes
+    ) -> None:
+        super().__init__(terms, previous, clip, rule)
         self.noise_key = noise_key
         self.next_clip = clip
 
-    @torch.no_grad()
     def _finish(self) -> State:
         terms, layout = self.terms, self.terms.layout
         if self.missing_noise:
@@ -122,8 +140,14 @@ class NoisyFold(SumFold):
             (within,) = terms.decode_numbers(self.total.numbers)
             self.next_clip = terms.next_clip(self.clip, float(within))
         change = self.grid.decode(self.total.tensors) / terms.per_round
-        moments = layout.unflatten(layout.flatten(layout.to_moments(self.previous)) + change)
-        return layout.from_moments(moments, self.previous)
+        return layout.unflatten(layout.flatten(self._prepared()) + change)
+
+    @torch.no_grad()
+    def finish(self) -> State:
+        state = super().finish()
+        for _, name in pairs(self.terms.layout.statistics):  # noise must not make a variance vanish
+            state[name] = torch.maximum(state[name], FLOOR * self.previous[name])
+        return state
 
 
 def noise_in_steps(terms: Terms, clip: float) -> dict[str, float]:
@@ -143,16 +167,15 @@ class WeightedFold(SumFold):
         error: the largest error that rounding can have made in a parameter.
     """
 
-    def __init__(self, terms: Terms, previous: State, clip: float, rule: Rule) -> None:
-        super().__init__(terms, previous, clip)
+    def __init__(self, terms: Terms, previous: State, clip: float, rule: ScaledSum) -> None:
+        super().__init__(terms, previous, clip, rule)
         self.units = terms.units(rule)
         self.means: dict[str, float] = {}
         self.views = 0
         self.error = 0.0
 
-    @torch.no_grad()
     def _finish(self) -> State:
-        layout = self.terms.layout
+        layout, previous = self.terms.layout, self._prepared()
         names, numbers = list(layout.shapes), self.terms.decode_numbers(self.total.numbers)
         masses = dict(zip(names, numbers[: len(names)], strict=True))
         self._tell(numbers[len(names) :])
@@ -161,7 +184,7 @@ class WeightedFold(SumFold):
             if masses[name] <= 0:
                 raise RunError(f"secure aggregation: all clients together have no mass for {name}")
             self.error = max(self.error, len(self.report) * self.grid.error / masses[name])
-            old = self.previous[name].cpu().double()
+            old = previous[name].cpu().double()
             new[name] = old + torch.from_numpy(change[part]).reshape(old.shape) / masses[name]
         if self.error > WORST:
             raise RunError(
@@ -178,10 +201,10 @@ class WeightedFold(SumFold):
         self.means = {name: float(total / images) for name, total in told.items()} if images > 0 else {}
 
 
-def fold_for(terms: Terms, previous: State, clip: float, rule: Rule, noise_key: bytes) -> SumFold:
+def fold_for(terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_key: bytes) -> SumFold:
     """The sum of a round under the terms of the run."""
     if terms.privacy.by_client:
-        return NoisyFold(terms, previous, clip, noise_key)
+        return NoisyFold(terms, previous, clip, rule, noise_key)
     return WeightedFold(terms, previous, clip, rule)
 
 

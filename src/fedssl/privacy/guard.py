@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from fedssl.aggregation.rule import is_counter
+from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.methods.method import ServerTools
 from fedssl.privacy.accountant import Ledger
 from fedssl.privacy.fold import NoisyFold, SumFold, WeightedFold, fold_for, guarded
-from fedssl.privacy.protector import KEYS
 from fedssl.privacy.secure.client import FEWEST
 from fedssl.privacy.secure.crypto import PUBLIC
 from fedssl.privacy.secure.server import Ask, SecureSum
-from fedssl.privacy.secure.words import Parcel
 from fedssl.privacy.stream import Stream, derive_key
 from fedssl.privacy.terms import CLIP, Terms
-from fedssl.state import Broadcast, ServerState, State, Upload
+from fedssl.privacy.update import KEYS
+from fedssl.state import Broadcast, ServerState, State
 
 if TYPE_CHECKING:
     from fedssl.config import Config
@@ -50,8 +49,8 @@ class Guard:
         """What uploads look like; None: like the model."""
         return None
 
-    def collect(self, uploads: Mapping[int, Upload], ask: Ask) -> dict[int, str]:
-        """Get what was announced; why clients were lost, by client."""
+    def collect(self, ask: Ask) -> dict[int, str]:
+        """Get the integers that clients have announced; why clients were lost, by client."""
         return {}
 
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
@@ -92,7 +91,8 @@ class SumGuard(Guard):
 
     def start(self, server: ServerState, number: int, tools: ServerTools) -> ServerTools:
         key = derive_key(self.secret, number, "noise", "server")
-        rule = self.config.aggregation.at(number) if hasattr(self.config.aggregation, "at") else tools.rule
+        assert isinstance(tools.rule, ScaledSum)  # checked before the run begins
+        rule = self.terms.rule_at(tools.rule, number)
         self.fold = fold_for(self.terms, server.model, self.terms.clip(server.values), rule, key)
         return replace(tools, rule=guarded(self.fold))
 
@@ -101,24 +101,20 @@ class SumGuard(Guard):
             return {KEYS: torch.zeros(2 * PUBLIC, dtype=torch.uint8)}
         return {name: torch.empty_like(old, dtype=torch.float32) for name, old in model.items() if not is_counter(old)}
 
-    def collect(self, uploads: Mapping[int, Upload], ask: Ask) -> dict[int, str]:
+    def collect(self, ask: Ask) -> dict[int, str]:
         fold, privacy = self.fold, self.terms.privacy
         if not privacy.secure or fold is None:
             return {}
-        if privacy.by_client and len(uploads) < FEWEST:
-            fold.report.clear()  # nobody's update is in the sum, and all its noise is the server's
-            return dict.fromkeys(uploads, f"fewer than {FEWEST} clients: nothing was summed")
-        keys = {client: bytes(upload.state[KEYS].tolist()) for client, upload in sorted(uploads.items())}
-        empty = Parcel.zeros(len(fold.total.tensors), len(fold.total.numbers), fold.grid.bits)
-        summed = SecureSum(ask, empty, privacy.threshold).collect(keys)
-        fold.replace(summed.parcel, 1 - len(summed.counted) / summed.asked)
-        fold.report = {client: {} for client in summed.counted}
+        if privacy.by_client and len(fold.keys) < FEWEST:  # all noise is the server's, then
+            return dict.fromkeys(fold.keys, f"nothing is summed of fewer than {FEWEST} clients")
+        summed = SecureSum(ask, fold.total, privacy.threshold).collect(fold.keys)
+        fold.take(summed)
         return summed.lost
 
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
         fold, numbers = self.fold, dict[str, float]()
         if isinstance(fold, WeightedFold):
-            return server, {**fold.means, "quantisation": fold.error}, ""
+            return server, {**fold.means, "quantisation": fold.error, "views": fold.views}, ""
         assert isinstance(fold, NoisyFold)
         if self.terms.privacy.quantile:
             numbers["clip"] = fold.clip

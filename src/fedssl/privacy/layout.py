@@ -13,9 +13,6 @@ from torch import Tensor
 from fedssl.aggregation.rule import is_counter
 from fedssl.state import State
 
-MEAN, VARIANCE = "running_mean", "running_var"
-FLOOR = 0.01  # of its last value, below which noise does not push a variance
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -60,30 +57,3 @@ class Layout:
             name: torch.from_numpy(vector[part]).reshape(self.shapes[name])
             for name, part in self.slices().items()
         }
-
-    def to_moments(self, state: Mapping[str, Tensor]) -> State:
-        """The state with second moments in place of variances, which may be averaged like parameters.
-
-        The mean of the clients' variances misses how far their means are apart; the mean of E[x²] does not.
-        """
-        moments = {name: state[name] for name in self.shapes}
-        for mean, variance in self._pairs():
-            moments[variance] = state[variance].double() + state[mean].double().square()
-        return moments
-
-    def from_moments(self, moments: Mapping[str, Tensor], previous: Mapping[str, Tensor]) -> State:
-        """The inverse of `to_moments`; a variance does not fall below a hundredth of its previous value."""
-        state = dict(moments)
-        for mean, variance in self._pairs():
-            found = moments[variance] - moments[mean].square()
-            state[variance] = torch.maximum(found, FLOOR * previous[variance].to(found))
-        return state
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        """Means and variances of the same layer. Which tensors are statistics was decided by module type."""
-        found = []
-        for name in self.shapes:
-            path, _, kind = name.rpartition(".")
-            if name in self.statistics and kind == VARIANCE:
-                found.append((f"{path}.{MEAN}", name))
-        return found

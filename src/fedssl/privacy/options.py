@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from fedssl.options import Options
 
-# Keys that need another key: (key, value) by key.
+# The modes in which a key has an effect.
 USED_WITH = {
     "noise": ("client", "example"),
     "clip": ("client", "example"),
@@ -39,10 +39,10 @@ class PrivacyConfig(Options):
     epsilon: float = Field(
         0.0, ge=0, description="budget: the run stops before ε would exceed it; 0: no budget"
     )
-    random: Literal["seed", "secret"] = Field(
-        "seed",
-        description="where noise and sampling come from: seed (repeatable, and whoever knows the seed can "
-        "remove the noise) or a random secret of this run (`fedssl server`: secret)",
+    random: Literal["auto", "seed", "secret"] = Field(
+        "auto",
+        description="where noise and sampling come from: the seed (repeatable, and whoever knows the seed can "
+        "remove the noise) or a random secret of this run; auto: secret at sites, else seed",
     )
     secure: bool = Field(
         False, description="secure aggregation: the server sees sums of masked uploads and no single one"
@@ -66,6 +66,14 @@ class PrivacyConfig(Options):
         key, mode = str(info.field_name), info.data.get("mode", "none")
         if value != cls.model_fields[key].default and mode not in USED_WITH[key]:
             raise ValueError(f"has no effect with privacy.mode={mode}: {USED_WITH[key][0]} uses it")
+        return value
+
+    @field_validator("threshold", "bits", "bound")
+    @classmethod
+    def _needs_secure(cls, value: object, info: ValidationInfo) -> object:
+        key = str(info.field_name)
+        if value != cls.model_fields[key].default and not info.data.get("secure"):
+            raise ValueError("has no effect without privacy.secure=true")
         return value
 
     @property

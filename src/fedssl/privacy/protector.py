@@ -12,17 +12,17 @@ import torch
 
 from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.privacy.fold import bounded_parcel, noise_in_steps
+from fedssl.privacy.guard import SumGuard
 from fedssl.privacy.secure.client import SecureClient
 from fedssl.privacy.secure.words import Parcel
 from fedssl.privacy.stream import derive_key, run_secret
 from fedssl.privacy.terms import Terms
-from fedssl.privacy.update import WITHIN, bounded_update, clipped, told, weighted_update, withheld
+from fedssl.privacy.update import KEYS, WITHIN, bounded_update, clipped, told, weighted_update, withheld
 from fedssl.state import State, Upload
 
 if TYPE_CHECKING:
     from fedssl.config import Config
 
-KEYS = "public keys"  # the one tensor of an upload whose integers come later, masked
 SECRET_FILE = "privacy-secret"
 
 
@@ -59,7 +59,7 @@ class Protector:
         """
         terms, privacy = self.terms, self.terms.privacy
         assert isinstance(self.config.aggregation, ScaledSum)  # checked before the run begins
-        rule = self.config.aggregation.at(round)
+        rule = terms.rule_at(self.config.aggregation, round)
         if not privacy.by_client:
             update, masses = weighted_update(terms, rule, previous, upload)
             numbers = terms.encode_numbers(np.array([*masses.values(), *told(terms, upload, views)]))
@@ -74,6 +74,10 @@ class Protector:
         if privacy.quantile:
             parcel.numbers += terms.encode_numbers(np.array([0.5 if within else -0.5]))
         return withheld(upload, self._announce(upload.client, round, parcel, clip))
+
+    def guard(self) -> SumGuard:
+        """The server's side of the same settings."""
+        return SumGuard(self.config, self.terms, self._secret())
 
     def secure_client(self, client: int, round: int) -> SecureClient:
         """The client's part of the exchanges of a round."""
@@ -92,8 +96,15 @@ class Protector:
         At a site a round that is repeated after a crash of the server may have another global model. With the
         same noise the difference of both uploads would be free of noise, so there it is new every time.
         """
-        random = self.config.privacy.random
-        secret = run_secret(random, self.config.seed, self.folder.parent / SECRET_FILE)
-        if random == "secret" and not self.config.engine.sees_clients:
-            return derive_key(secret, os.urandom(16).hex())
-        return derive_key(secret, round, "noise", client)
+        if is_secret(self.config) and not self.config.engine.sees_clients:
+            return derive_key(self._secret(), os.urandom(16).hex())
+        return derive_key(self._secret(), round, "noise", client)
+
+    def _secret(self) -> bytes:
+        return run_secret(is_secret(self.config), self.config.seed, self.folder.parent / SECRET_FILE)
+
+
+def is_secret(config: Config) -> bool:
+    """Whether nobody can repeat the noise of a run, and so remove it."""
+    random = config.privacy.random
+    return random == "secret" or (random == "auto" and not config.engine.sees_clients)

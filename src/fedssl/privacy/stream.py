@@ -24,18 +24,18 @@ def derive_key(secret: bytes, *purpose: int | str) -> bytes:
     return hashlib.blake2b(text.encode(), key=secret, digest_size=KEY).digest()
 
 
-def run_secret(random: str, seed: int, file: Path) -> bytes:
+def run_secret(secret: bool, seed: int, file: Path) -> bytes:
     """The secret that all noise and sampling of a run come from.
 
     Args:
-        random: `privacy.random`: "seed" derives it from the seed, "secret" keeps a random one in `file`.
+        secret: whether a random one is kept in `file`; if not, it is derived from the seed.
         seed: the seed of the run.
         file: where a random secret is kept; made if it is missing, for the owner's eyes alone.
 
     Returns:
         32 bytes.
     """
-    if random == "seed":
+    if not secret:
         return hashlib.blake2b(f"privacy/{seed}".encode(), digest_size=KEY).digest()
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedssl.aggregation.fedavg import FedAvg
 from fedssl.aggregation.l_dawa_fedavg import LDawaFedAvg
-from fedssl.aggregation.rule import Rule
+from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.privacy.accountant import Release
 from fedssl.privacy.grid import Floats, Grid, Words
 from fedssl.privacy.layout import Layout
@@ -127,14 +127,20 @@ class Terms:
         """The number of images that masses are measured in."""
         return float(self.max_images or IMAGES)
 
-    def units(self, rule: Rule) -> dict[str, float]:
+    def units(self, rule: ScaledSum) -> dict[str, float]:
         """What the masses of each tensor are measured in, so that they are at most about 1.
 
         Args:
             rule: the rule in force in the round.
         """
         by_samples = isinstance(rule, FedAvg | LDawaFedAvg)
+        ruled = self.layout.shapes.keys() - (self.layout.statistics if rule.statistics != "scaled" else set())
         return {
-            name: self.images if by_samples or name in self.layout.statistics else 1.0
-            for name in self.layout.shapes
+            name: 1.0 if name in ruled and not by_samples else self.images for name in self.layout.shapes
         }
+
+    def rule_at(self, rule: ScaledSum, round: int) -> ScaledSum:
+        """The rule in force in a round. Noise is added to moments: a noisy mean of variances is none."""
+        if self.privacy.by_client:
+            rule = rule.model_copy(update={"statistics": "pooled"})
+        return rule.at(round)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedssl.aggregation.angles import Reference
 from fedssl.aggregation.fedavg import FedAvg
@@ -17,6 +16,7 @@ from fedssl.privacy.grid import Floats
 from fedssl.privacy.terms import LARGEST_TOLD, TOLD, Terms
 from fedssl.state import State, Upload
 
+KEYS = "public keys"  # the one tensor of an upload whose integers follow, masked
 WITHIN = "privacy/within"  # whether the update was shorter than the clipping norm
 TOLD_TO_ALL = ("epsilon", "epsilon_next", "memory_lost")  # numbers that say nothing about images
 
@@ -40,16 +40,24 @@ def bounded_update(
     Returns:
         The difference from the received model as a vector. Every client counts the same.
     """
-    state: Mapping[str, Tensor] = upload.state
-    if not isinstance(rule, FedAvg):
-        weights = rule.weights(Reference(previous, terms.layout.statistics).compare(state), upload)
-        state = {
-            name: state[name] * weights[name].factor if name in weights else state[name] for name in state
-        }
     layout = terms.layout
-    update = layout.flatten(layout.to_moments(state)) - layout.flatten(layout.to_moments(previous))
+    own, old = _prepared(terms, rule, previous, upload)
+    if not isinstance(rule, FedAvg):
+        weights = rule.weights(Reference(previous, layout.statistics).compare(own), upload)
+        own = {name: own[name] * weights[name].factor for name in layout.shapes}
+    update = layout.flatten(own) - layout.flatten(old)
     norm = float(np.linalg.norm(update))
     return clipped(update, clip), norm <= clip
+
+
+def _prepared(terms: Terms, rule: ScaledSum, previous: State, upload: Upload) -> tuple[State, State]:
+    """What is summed in place of the trained model, and of the one it is compared with."""
+    statistics = terms.layout.statistics
+    received = replace(upload, state=previous)
+    return (
+        rule.prepare(previous, upload, statistics).state,
+        rule.prepare(previous, received, statistics).state,
+    )
 
 
 def clipped(update: Floats, clip: float) -> Floats:
@@ -82,10 +90,11 @@ def weighted_update(
     single uploads. Differences are smaller than weights, and so is the error of rounding them.
     """
     layout, units = terms.layout, terms.units(rule)
-    scales, masses = rule.scale(previous, upload, layout.statistics)
+    states = _prepared(terms, rule, previous, upload)
+    scales, masses = rule.scale(previous, replace(upload, state=states[0]), layout.statistics)
     vector = np.empty(layout.size)
     for name, part in layout.slices().items():
-        own, old = (state[name].reshape(-1).cpu().double().numpy() for state in (upload.state, previous))
+        own, old = (state[name].reshape(-1).cpu().double().numpy() for state in states)
         vector[part] = (scales[name] * own - masses[name] * old) / units[name]
     return vector, {name: masses[name] / units[name] for name in layout.shapes}
 
