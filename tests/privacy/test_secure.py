@@ -127,20 +127,26 @@ def test_a_mask_is_uniform(tmp_path: Path) -> None:
     keys = {number: site.client.begin(site.parcel) for number, site in sites.items()}
     total = SecureSum(wire.ask, Parcel.zeros(20_000, 0, 64), 1.0).collect(keys).parcel
     assert not total.tensors.any()
-    (sent,) = (np.frombuffer(data, "<u8") for stage, number, data in wire.seen if (stage, number) == ("mask", 0))
+    (sent,) = (
+        np.frombuffer(data, "<u8") for stage, number, data in wire.seen if (stage, number) == ("mask", 0)
+    )
     assert abs((sent >> np.uint64(63)).mean() - 0.5) < 5 * 0.5 / np.sqrt(20_000)
     assert not folder.exists()  # secrets are deleted
 
 
 def test_too_few_stay(tmp_path: Path) -> None:
     sites = {each: Site(tmp_path, each, dies="mask" if each < 2 else "") for each in range(4)}
-    with pytest.raises(RunError, match=r"2 clients have sent a masked upload, and 3 are needed.*power failed"):
+    with pytest.raises(
+        RunError, match=r"2 clients have sent a masked upload, and 3 are needed.*power failed"
+    ):
         collect(sites)
     with pytest.raises(RunError, match="needs 3 clients in a round, and 2 have trained"):
         collect({each: Site(tmp_path, each) for each in range(2)})
 
 
-@pytest.mark.parametrize(("clients", "share", "expected"), [(3, 0.66, 2), (10, 0.66, 7), (10, 1.0, 10), (50, 0.66, 33)])
+@pytest.mark.parametrize(
+    ("clients", "share", "expected"), [(3, 0.66, 2), (10, 0.66, 7), (10, 1.0, 10), (50, 0.66, 33)]
+)
 def test_how_many_must_stay(clients: int, share: float, expected: int) -> None:
     assert least(clients, share) == expected
 
@@ -157,9 +163,7 @@ def shared(sites: dict[int, Site], keys: dict[str, str]) -> dict[int, bytes]:
     """The question `mask` for every client."""
     question = json.dumps({"threshold": 3, "keys": keys}).encode()
     sealed = {n: json.loads(site.client.answer("share", question)) for n, site in sites.items()}
-    return {
-        n: json.dumps({str(m): sealed[m][str(n)] for m in sites if m != n}).encode() for n in sites
-    }
+    return {n: json.dumps({str(m): sealed[m][str(n)] for m in sites if m != n}).encode() for n in sites}
 
 
 def test_an_exchange_is_answered_once_and_in_order(tmp_path: Path) -> None:
@@ -199,7 +203,9 @@ def test_a_client_wants_enough_company(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="2 of 4 clients are too few"):
         sites[1].client.answer("share", json.dumps({"threshold": 2, "keys": keys}).encode())
     with pytest.raises(Refused, match="does not have its own"):
-        sites[2].client.answer("share", json.dumps({"threshold": 3, "keys": {**keys, "2": keys["3"]}}).encode())
+        sites[2].client.answer(
+            "share", json.dumps({"threshold": 3, "keys": {**keys, "2": keys["3"]}}).encode()
+        )
 
 
 def test_a_share_for_somebody_else_is_refused(tmp_path: Path) -> None:

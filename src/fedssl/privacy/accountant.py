@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Where the rounds spent are kept among the numbers of a server or client: "privacy/spent/0.1/1.0" -> 12.
 SPENT = "privacy/spent/"
 FINE, COARSE = 1e-4, 1e-3  # grids of the privacy loss; errors are on the safe side
-TOLERANCE = 1e-3  # of a noise multiplier that is searched for
+TOLERANCE = 2e-3  # relative, of a noise multiplier that is searched for
 
 
 @dataclass(frozen=True, order=True)
@@ -89,7 +89,9 @@ def _epsilon(releases: tuple[tuple[Release, int], ...], delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def noise_for(budget: float, rate: float, count: int, delta: float) -> float:
+def noise_for(
+    budget: float, rate: float, count: int, delta: float, low: float = 0.0, high: float | None = None
+) -> float:
     """The smallest noise multiplier with which `count` releases stay within a budget.
 
     Args:
@@ -97,16 +99,19 @@ def noise_for(budget: float, rate: float, count: int, delta: float) -> float:
         rate: probability that a contribution takes part in a release.
         count: number of releases.
         delta: δ of the guarantee.
+        low: a noise multiplier that is known to be too small.
+        high: one that is known to be enough, if any is.
 
     Returns:
-        A noise multiplier whose ε is at most the budget, and at most 0.001 more than is needed.
+        A noise multiplier whose ε is at most the budget, and at most 0.2 % more than is needed.
     """
     if budget <= 0:
         raise ValueError(f"a budget of ε = {budget:g} cannot be met")
-    low, high = 0.0, 1.0
-    while epsilon(rate, high, count, delta) > budget:
-        low, high = high, 2 * high
-    while high - low > TOLERANCE:
+    if high is None:
+        high = max(1.0, 2 * low)
+        while epsilon(rate, high, count, delta) > budget:
+            low, high = high, 2 * high
+    while high - low > TOLERANCE * high:
         middle = (low + high) / 2
         # Below a twentieth ε is in the thousands, and takes long to compute.
         within = middle > 0.05 and epsilon(rate, middle, count, delta) <= budget
@@ -135,9 +140,7 @@ def require_accountant(what: str) -> None:
 def _event(release: Release) -> Any:
     import dp_accounting
 
-    return dp_accounting.PoissonSampledDpEvent(
-        release.rate, dp_accounting.GaussianDpEvent(release.noise)
-    )
+    return dp_accounting.PoissonSampledDpEvent(release.rate, dp_accounting.GaussianDpEvent(release.noise))
 
 
 def _accountant(noise: float) -> PLDAccountant:

@@ -76,7 +76,7 @@ class SumFold(Fold):
         self.report[upload.client] = {}
 
     def take(self, summed: Summed) -> None:
-        """Take a sum that was collected securely. Of its noise the part of clients that were lost is missing."""
+        """Take a sum that was collected securely; the noise of clients that were lost is missing in it."""
         self.total = summed.parcel
         self.missing_noise = 1 - len(summed.counted) / summed.asked
         self.report = {client: {} for client in summed.counted}
@@ -124,9 +124,7 @@ class NoisyFold(SumFold):
         noise_key: where the server's noise comes from, 32 bytes.
     """
 
-    def __init__(
-        self, terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_key: bytes
-    ) -> None:
+    def __init__(self, terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_key: bytes) -> None:
         super().__init__(terms, previous, clip, rule)
         self.noise_key = noise_key
         self.next_clip = clip
@@ -206,5 +204,3 @@ def fold_for(terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_
     if terms.privacy.by_client:
         return NoisyFold(terms, previous, clip, rule, noise_key)
     return WeightedFold(terms, previous, clip, rule)
-
-

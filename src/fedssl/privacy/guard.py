@@ -99,7 +99,11 @@ class SumGuard(Guard):
     def expected(self, model: State) -> State:
         if self.terms.privacy.secure:
             return {KEYS: torch.zeros(2 * PUBLIC, dtype=torch.uint8)}
-        return {name: torch.empty_like(old, dtype=torch.float32) for name, old in model.items() if not is_counter(old)}
+        return {
+            name: torch.empty_like(old, dtype=torch.float32)
+            for name, old in model.items()
+            if not is_counter(old)
+        }
 
     def collect(self, ask: Ask) -> dict[int, str]:
         fold, privacy = self.fold, self.terms.privacy

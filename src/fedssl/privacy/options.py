@@ -21,19 +21,22 @@ USED_WITH = {
 
 class PrivacyConfig(Options):
     mode: Literal["none", "client", "example"] = Field(
-        "none", description="whose contribution is hidden by noise: nobody's, a whole client's, a single image's"
+        "none",
+        description="whose contribution is hidden by noise: nobody's, a whole client's, a single image's",
     )
     noise: float = Field(
         0.0, ge=0, description="noise multiplier z: standard deviation of the noise, in units of clip"
     )
     clip: float = Field(
-        1.0, gt=0, description="largest L2 norm: of a client's update (client), of an image's gradient (example)"
+        1.0,
+        gt=0,
+        description="largest L2 norm: of a client's update (client), of an image's gradient (example)",
     )
     quantile: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="client: clip follows this quantile of the norms, at a cost that is counted; 0: clip is fixed",
+        description="client: clip follows this quantile of the norms (the cost is counted); 0: it is fixed",
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) guarantee; less than 1 ÷ clients")
     epsilon: float = Field(
@@ -41,8 +44,8 @@ class PrivacyConfig(Options):
     )
     random: Literal["auto", "seed", "secret"] = Field(
         "auto",
-        description="where noise and sampling come from: the seed (repeatable, and whoever knows the seed can "
-        "remove the noise) or a random secret of this run; auto: secret at sites, else seed",
+        description="where noise and sampling come from: the seed (repeatable, and whoever knows the seed "
+        "can remove the noise) or a random secret of this run; auto: secret at sites, else seed",
     )
     secure: bool = Field(
         False, description="secure aggregation: the server sees sums of masked uploads and no single one"
@@ -57,7 +60,9 @@ class PrivacyConfig(Options):
         64, description="secure: bits of a masked number; 32 halves the traffic and is coarser"
     )
     bound: float = Field(
-        16.0, gt=0, description="secure: largest change of a number in a round; a client beyond it is left out"
+        16.0,
+        gt=0,
+        description="secure: largest change of a number in a round; a client beyond it is left out",
     )
 
     @field_validator("noise", "clip", "epsilon", "delta", "random", "quantile")

@@ -68,7 +68,9 @@ class Protector:
         clip = terms.clip(values)
         update, within = bounded_update(terms, rule, previous, upload, clip)
         if not privacy.secure:
-            state = {name: value.float() for name, value in terms.layout.unflatten(clipped(update, clip)).items()}
+            state = {
+                name: value.float() for name, value in terms.layout.unflatten(clipped(update, clip)).items()
+            }
             return withheld(upload, state, {WITHIN: float(within)} if privacy.quantile else {})
         parcel = bounded_parcel(terms, update, clip)
         if privacy.quantile:

@@ -57,7 +57,7 @@ def _check_noise(config: Config) -> None:
     privacy = config.privacy
     if not privacy.noise:
         raise ConfigError(
-            f"privacy.mode={privacy.mode} needs privacy.noise: `fedssl privacy` shows which noise a budget needs"
+            f"privacy.mode={privacy.mode} needs privacy.noise: `fedssl privacy` shows what a budget needs"
         )
 
 

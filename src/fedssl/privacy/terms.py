@@ -1,4 +1,4 @@
-"""What the server and the clients of a run agree on: which numbers are summed, how fine, and with which noise."""
+"""What the server and the clients of a run agree on: what is summed, how fine, and with which noise."""
 
 from __future__ import annotations
 
@@ -135,9 +135,7 @@ class Terms:
         """
         by_samples = isinstance(rule, FedAvg | LDawaFedAvg)
         ruled = self.layout.shapes.keys() - (self.layout.statistics if rule.statistics != "scaled" else set())
-        return {
-            name: 1.0 if name in ruled and not by_samples else self.images for name in self.layout.shapes
-        }
+        return {name: 1.0 if name in ruled and not by_samples else self.images for name in self.layout.shapes}
 
     def rule_at(self, rule: ScaledSum, round: int) -> ScaledSum:
         """The rule in force in a round. Noise is added to moments: a noisy mean of variances is none."""

@@ -136,7 +136,7 @@ class SecureClient:
         return parcel.to_bytes()
 
     def _unmask(self, state: dict[str, Any], asked: Any) -> bytes:
-        """Shares of the seeds of those whose integers are in the sum, and of the keys of those who are lost."""
+        """Shares of the seeds of those whose integers are in the sum, and of the keys of those lost."""
         there, lost = {int(peer) for peer in asked["there"]}, {int(peer) for peer in asked["lost"]}
         peers = {int(peer) for peer in state["received"]} | {self.client}
         if there & lost or there | lost != peers or self.client not in there:

@@ -1,4 +1,4 @@
-"""The server's part of secure aggregation: it passes messages on, adds up, and takes the masks off the sum."""
+"""The server's part of secure aggregation: pass messages on, add up, take the masks off the sum."""
 
 from __future__ import annotations
 
@@ -174,4 +174,6 @@ def combined(shares: list[bytes], client: int) -> bytes:
     try:
         return crypto.combine(shares)
     except ValueError:
-        raise RunError(f"secure aggregation: the shares of client {client}'s secret do not fit together") from None
+        raise RunError(
+            f"secure aggregation: the shares of client {client}'s secret do not fit together"
+        ) from None
