@@ -283,11 +283,7 @@ def draw_clients(
 
 def round_size(participation: ParticipationConfig, clients: int) -> tuple[int, int]:
     """How many clients a round has, and how many are asked beyond them."""
-    asked = participation.per_round
-    count = (
-        min(asked, clients) if isinstance(asked, int) else max(1, round_half_up(min(asked, 1.0) * clients))
-    )
-    count = min(count, participation.max_clients or count)
+    count = participation.size(clients)
     return count, min(math.ceil(participation.overshoot * count), clients - count)
 
 
@@ -299,10 +295,6 @@ def plan_round(
     plan = schedule(images, config.engine.threads, config.engine.wave or 1)
     last = Slot(config.engine.threads, len(selected))
     return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)
-
-
-def round_half_up(value: float) -> int:
-    return int(value + 0.5)
 
 
 def _too_few(number: int, folded: int, needed: int, report: RoundReport) -> str:

@@ -12,7 +12,7 @@ import torch
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
-from fedssl.engines.loop import round_size, server_tools
+from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.start import load_start
 from fedssl.engines.tasks import Outcome, Question, Task
@@ -97,7 +97,7 @@ class ClientRunner:
         """What server and clients agree on, where uploads are only summed."""
         layout = Layout.of({name: self.initial[name] for name in self.boundary.travels}, self.statistics)
         clients, participation = self.federation.clients, self.config.participation
-        per_round, _ = round_size(participation, clients)
+        per_round = participation.size(clients)
         return Terms(self.config.privacy, layout, clients, per_round, participation.max_images)
 
     def guard(self) -> Guard:

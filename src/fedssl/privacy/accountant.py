@@ -1,7 +1,7 @@
 """How much privacy a run has spent: ε for a given δ, by `dp-accounting` (privacy loss distributions).
 
-The guarantee is for neighbours that differ by one whole contribution, added or removed: a client
-(`privacy.mode=client`) or an image (`example`).
+The guarantee is for neighbours that differ by one whole contribution, added or removed: a
+client with all its images.
 """
 
 from __future__ import annotations

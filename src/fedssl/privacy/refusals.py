@@ -65,12 +65,12 @@ def _check_engine(config: Config) -> None:
     if not config.engine.has_server:
         raise ConfigError(
             f"engine.name={config.engine.name} has no server that could sum: {_setting(config)} needs one "
-            "(engine.name=local or flower); privacy.mode=example protects images without a server"
+            "(engine.name=local or flower)"
         )
     if config.method.pools_data:
         raise ConfigError(
             f"method.name={config.method.name} has all images in one place: {_setting(config)} protects "
-            "clients; privacy.mode=example protects single images"
+            "clients from each other"
         )
 
 

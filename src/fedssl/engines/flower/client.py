@@ -55,7 +55,7 @@ def exchange(message: Message, context: Context) -> Message:
     from fedssl.privacy.secure.client import Refused, SecureClient
     from fedssl.privacy.secure.server import Answer
 
-    text, node = messages.text_of(message.content, longest=1 << 24), context.node_config
+    text, node = messages.read_text(message.content, longest=1 << 24), context.node_config
     client, round = int(text["client"]), int(text["round"])
     memories = run_folder(text, node) / "memories" if "data" in node else simulated_memories(text["setup"])
     try:

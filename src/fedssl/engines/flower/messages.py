@@ -102,7 +102,7 @@ def secure_reply(answer: Answer) -> RecordDict:
 def read_secure_answer(content: RecordDict, client: int, longest: int) -> Answer:
     """What a node answered in an exchange, as far as it can be read."""
     try:
-        said, arrays = text_of(content), tensors_of(content)
+        said, arrays = read_text(content), read_tensors(content)
     except WireError as error:
         return Answer(client, failure=f"cannot be read: {error}")
     failure = said.get("failure", "") if isinstance(said, dict) else "an answer without text"

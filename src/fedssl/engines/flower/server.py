@@ -205,9 +205,7 @@ class GridClients:
         self._unanswered |= {id: asked.node for id, asked in late.items()}
         return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
 
-    def _give_up(
-        self, waiting: dict[str, Pending], given_up: dict[str, Pending], reason: str
-    ) -> Found:
+    def _give_up(self, waiting: dict[str, Pending], given_up: dict[str, Pending], reason: str) -> Found:
         for id in given_up:
             del waiting[id]
         return {asked.position: asked.becomes(asked.client, failure=reason) for asked in given_up.values()}
