@@ -148,4 +148,4 @@ def _accountant(noise: float) -> PLDAccountant:
     require_accountant("privacy accounting")
     from dp_accounting.pld import PLDAccountant
 
-    return PLDAccountant(value_discretization_interval=FINE if noise >= 2 else COARSE)
+    return PLDAccountant(value_discretization_interval=FINE if noise >= 3 else COARSE)

@@ -12,8 +12,8 @@ from fedssl.privacy.accountant import epsilon, noise_for
 if TYPE_CHECKING:
     from fedssl.config import Config
 
-NOISES = (0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
-BUDGETS = (1.0, 2.0, 4.0, 8.0, 16.0)
+NOISES = (0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
+BUDGETS = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def plan(config: Config, clients: int = 0) -> Plan:
     clients = clients or _count(config)
     per_round, delta, last = config.participation.size(clients), config.privacy.delta, config.rounds
     rate = per_round / clients
-    rounds = sorted({max(1, last // 4), max(1, last // 2), last, 2 * last})
+    rounds = sorted({max(1, last // 2), last, 2 * last})
     rows = [[noise, *(epsilon(rate, noise, count, delta) for count in rounds)] for noise in _noises(config)]
     here = [(row[0], row[1 + rounds.index(last)]) for row in rows]
     return Plan(

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from fedssl.data.partition_picture import text_bars
 from fedssl.config import Config
+from fedssl.data.partition_picture import text_bars
 from fedssl.listener import Listener, RunInfo
 from fedssl.privacy.protector import is_secret
 from fedssl.report.detection import detection_table
@@ -138,7 +138,7 @@ def describe_privacy(config: Config) -> str:
     if privacy.by_client:
         budget = f", budget ε = {privacy.epsilon:g}" if privacy.epsilon else ""
         words.append(
-            f"clients hidden by noise {privacy.noise:g} at clip {privacy.clip:g}, δ = {privacy.delta:g}{budget}"
+            f"noise {privacy.noise:g} at clip {privacy.clip:g} hides clients, δ = {privacy.delta:g}{budget}"
         )
         if not is_secret(config):
             words.append("the noise can be repeated from the seed: for experiments (privacy.random=secret)")
