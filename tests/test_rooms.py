@@ -23,6 +23,7 @@ ROOMS = (
     ("experiment", "listener"),
     ("evaluation",),
     ("engines",),
+    ("privacy",),
     ("methods",),
     ("objectives",),
     ("aggregation",),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
-from fedssl.commands import deploying, generating, looking, using
+from fedssl.commands import deploying, generating, looking, privacy, using
 from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
 from fedssl.trust import trusting
@@ -240,6 +240,7 @@ COMMANDS = {
     ),
     **using.COMMANDS,
     **generating.COMMANDS,
+    **privacy.COMMANDS,
     **deploying.COMMANDS,
     "list": Command("show what there is to choose from", _list_arguments, _list),
 }

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedssl.methods.options import TrainConfig
     from fedssl.models.options import ModelConfig
     from fedssl.objectives.objective import Objective
+    from fedssl.privacy.options import PrivacyConfig
     from fedssl.report.options import LogConfig
 
 
@@ -84,6 +85,7 @@ SECTIONS = {
     "participation": Section("fedssl.engines.options:ParticipationConfig"),
     "wire": Section("fedssl.engines.options:WireConfig"),
     "engine": Section("fedssl.engines:ENGINES", "name", "local"),
+    "privacy": Section("fedssl.privacy.options:PrivacyConfig"),
     "probe": Section("fedssl.evaluation.options:ProbeConfig"),
     "semi": Section("fedssl.evaluation.options:SemiConfig"),
     "detection": Section("fedssl.evaluation.options:DetectionConfig"),
@@ -119,6 +121,7 @@ if not TYPE_CHECKING:
     Rule, ServerOptimizer = _section("aggregation"), _section("server")
     Engine, ParticipationConfig = _section("engine"), _section("participation")
     WireConfig, CheckpointConfig = _section("wire"), _section("checkpoint")
+    PrivacyConfig = _section("privacy")
     ProbeConfig, SemiConfig, DetectionConfig = _section("probe"), _section("semi"), _section("detection")
     LogConfig = _section("log")
 
@@ -142,6 +145,7 @@ class Config(Options):
     participation: ParticipationConfig
     wire: WireConfig
     engine: Engine
+    privacy: PrivacyConfig
     probe: ProbeConfig
     semi: SemiConfig
     detection: DetectionConfig

@@ -28,6 +28,7 @@ from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
+from fedssl.privacy.refusals import check_config
 from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
 
@@ -82,6 +83,7 @@ class Experiment:
     def execute(self) -> None:
         engine = self.config.engine
         try:
+            check_config(self.config)
             with (
                 self.directory.locked(),
                 keep_freed_memory(),
@@ -105,6 +107,7 @@ class Experiment:
             self._last_whole,
         )
         self.federation, runner = self.live.federation, self.live.runner
+        runner.check_privacy()
         if config.engine.sees_clients:
             runner.views.get_ready(self.listener.progress)
         self.models = Models(runner, self.live.recalibration if recalibrates(config) else None)
@@ -141,11 +144,12 @@ class Experiment:
         """Probe, report and save a round; whether a listener stops the run."""
         config, number = self.config, report.round
         line = {**report.line(), **self._monitor(number, last=number == config.rounds)}
-        stopped = ""
+        stopped = report.stop
         try:
             self.listener.round(line)
         except StopRun as reason:
             stopped = str(reason) or "by a listener"
+        if stopped:
             if "probe" not in line:
                 line |= self._monitor(number, last=True)
             line["stopped"] = stopped

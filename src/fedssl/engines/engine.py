@@ -96,7 +96,7 @@ class Engine(Choice):
         """The round loop: by default with a server."""
         from fedssl.engines.loop import RoundLoop
 
-        return RoundLoop(config, runner.model, federation, clients, runner.memories)
+        return RoundLoop(config, runner.model, federation, clients, runner.memories, runner.guard())
 
     def identity(self) -> dict[str, Any]:
         """The options that change the numbers of a run."""

@@ -124,5 +124,11 @@ class ServerRun(LiveRun):
                 self._clients = None
 
     def save(self) -> None:
-        """Write a checkpoint in the background."""
+        """Write a checkpoint in the background.
+
+        With noise it is on disk before the model is sent: otherwise a site that is away when the round is
+        repeated would show, by the difference of two models with the same noise, what it had sent.
+        """
         self.checkpoints.save(self.round, self.server, self.memory_rounds)
+        if self.config.privacy.by_client:
+            self.checkpoints.wait()

@@ -32,6 +32,13 @@ class ParticipationConfig(Options):
         0, ge=0, description="an upload is refused if its client claims to have more images; 0: no limit"
     )
 
+    def size(self, clients: int) -> int:
+        """How many of so many clients a round has, without those that are asked beyond them."""
+        asked = self.per_round
+        share = max(1, int(min(asked, 1.0) * clients + 0.5))  # half a client is one
+        count = min(asked, clients) if isinstance(asked, int) else share
+        return min(count, self.max_clients or count)
+
 
 class WireConfig(Options):
     """What travels between server and clients."""

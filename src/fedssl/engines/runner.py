@@ -13,10 +13,11 @@ from torch import nn
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
+from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.recalibration import measure, pooling, some_views, statistics_of
 from fedssl.engines.start import load_start
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure
@@ -24,6 +25,13 @@ from fedssl.methods.method import ENCODER
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.models.stages import freeze, frozen_names
+from fedssl.privacy.guard import Guard
+from fedssl.privacy.layout import Layout
+from fedssl.privacy.protector import Protector
+from fedssl.privacy.refusals import check_terms
+from fedssl.privacy.secure.client import Refused
+from fedssl.privacy.secure.server import Answer
+from fedssl.privacy.terms import Terms
 from fedssl.rng import derive, numpy_rng
 from fedssl.state import (
     Broadcast,
@@ -106,6 +114,25 @@ class ClientRunner:
         ]
         self.recalibrated = statistics_of(self.statistics)
         self.backbone = [name for name in self.encoder_parameters if name.startswith("encoder.")]
+        self.protector = Protector(config, self._terms(), memories.folder) if config.privacy.on else None
+
+    def _terms(self) -> Terms:
+        """What server and clients agree on, where uploads are only summed."""
+        layout = Layout.of({name: self.initial[name] for name in self.boundary.travels}, self.statistics)
+        clients, participation = self.federation.clients, self.config.participation
+        per_round = participation.size(clients)
+        return Terms(self.config.privacy, layout, clients, per_round, participation.max_images)
+
+    def guard(self) -> Guard:
+        """The server's side of the run's privacy settings."""
+        return Guard() if self.protector is None else self.protector.guard()
+
+    def check_privacy(self) -> None:
+        """Raise a ConfigError where the privacy settings do not go together with method or model."""
+        if self.protector is not None:
+            first = self.first_server()
+            aggregate = self.config.method.aggregate(first, 1, server_tools(self.config, self.model))
+            check_terms(self.config, self.protector.terms, aggregate, bool(first.clusters))
 
     def first_server(self) -> ServerState:
         """The server before round 1: the tensors that travel, at their initial values."""
@@ -126,6 +153,15 @@ class ClientRunner:
             outcome = Outcome(task.client, failure=f"{type(error).__name__}: {error}")
         outcome.seconds = time.monotonic() - began
         return outcome
+
+    def answer(self, question: Question) -> Answer:
+        """A client's part of one exchange of secure aggregation."""
+        assert self.protector is not None
+        client = self.protector.secure_client(question.client, question.round)
+        try:
+            return Answer(question.client, client.answer(question.stage, question.data))
+        except Refused as refused:
+            return Answer(question.client, failure=str(refused))
 
     def client(self, task: Task, deadline: float = float("inf")) -> Client:
         config = self.config
@@ -239,9 +275,12 @@ class ClientRunner:
             kept = {name: copies[name] for name in stays}
             self.memories.save(task.client, task.round, ClientMemory(kept, client.notes))
         upload = Upload(task.client, state, len(client.images), training.loss, log)
-        upload = self.config.aggregation.on_client(
-            {name: client.received[name] for name in travels}, upload, self.statistics, task.round
-        )
+        received = {name: client.received[name] for name in travels}
+        if self.protector is not None:
+            values = task.broadcast.values
+            upload = self.protector.protect(upload, received, task.round, values, training.views)
+            return Outcome(task.client, upload, remembers=remembers)
+        upload = self.config.aggregation.on_client(received, upload, self.statistics, task.round)
         return Outcome(task.client, upload, views=training.views, remembers=remembers)
 
 

@@ -25,6 +25,16 @@ class Task:
     measure: Measure = ""  # in place of training
 
 
+@dataclass(frozen=True)
+class Question:
+    """What a client is asked after it has trained: one exchange of secure aggregation."""
+
+    round: int
+    client: int
+    stage: str
+    data: bytes
+
+
 @dataclass
 class Outcome:
     """An upload, or the reason why the client failed."""

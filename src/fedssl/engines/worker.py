@@ -18,7 +18,7 @@ from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
 from fedssl.engines.live import LiveRun
 from fedssl.engines.runner import ClientRunner
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import FedsslError
 from fedssl.openmp import sleep_when_busy
 from fedssl.state import Broadcast
@@ -64,6 +64,8 @@ def _copy(folder: Path, setup: dict[str, Any]) -> Federation:
 
 
 def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if "stage" in message:
+        return _exchange(runner, message, folder)
     models = [load_tensors(Path(file))[0] for file in message["models"]]
     task = Task(
         message["round"],
@@ -73,6 +75,15 @@ def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[st
         threads=message["threads"],
     )
     return _as_answer(runner.run(task), folder)
+
+
+def _exchange(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Answer for a client in secure aggregation."""
+    data = message["data"].encode()
+    answer = runner.answer(Question(message["round"], message["client"], message["stage"], data))
+    file = folder / f"answer-{answer.client}"
+    file.write_bytes(answer.data)
+    return {"failure": answer.failure, "file": str(file)}
 
 
 def _as_answer(outcome: Outcome, folder: Path) -> dict[str, Any]:

@@ -22,9 +22,10 @@ import numpy as np
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines.start import FILE
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import RunError
 from fedssl.locks import Scratch
+from fedssl.privacy.secure.server import Answer as SecureAnswer
 from fedssl.state import State, Upload
 from fedssl.storage import load_tensors, save_tensors, write_json
 
@@ -61,6 +62,17 @@ class Workers:
             raise
         finally:
             written.remove()
+
+    def ask(self, questions: Sequence[Question]) -> Iterator[SecureAnswer]:
+        """Clients keep their secrets on disk: any worker can answer for any of them."""
+        for first in range(0, len(questions), len(self.workers)):
+            asked = list(zip(self.workers, questions[first : first + len(self.workers)], strict=False))
+            for worker, question in asked:
+                worker.ask(question)
+            for worker, question in asked:
+                yield worker.heard(question)
+                if worker.process.poll() is not None:
+                    self.workers[self.workers.index(worker)] = Worker(self.folder)
 
     def close(self) -> None:
         for worker in self.workers:
@@ -147,11 +159,7 @@ class Worker:
             "models": broadcasts.files(task.broadcast.states),
             "values": task.broadcast.values,
         }
-        try:
-            self.tasks.write(json.dumps(message) + "\n")
-            self.tasks.flush()
-        except BrokenPipeError:
-            pass  # the worker is dead: `answer` finds that out and says so
+        self._send(message)
 
     def answer(self) -> tuple[int, Answer]:
         line = self.answers.readline()
@@ -162,6 +170,34 @@ class Worker:
         if "error" in answer:
             raise RunError(answer["error"])
         return self._finish(answer)
+
+    def ask(self, question: Question) -> None:
+        """Send one question of secure aggregation."""
+        asked = {"stage": question.stage, "data": question.data.decode()}
+        self._send({"round": question.round, "client": question.client, **asked})
+
+    def heard(self, question: Question) -> SecureAnswer:
+        """The answer to it."""
+        line = self.answers.readline()
+        if not line:
+            code = self.process.wait()
+            return SecureAnswer(question.client, failure=f"its worker process ended (exit code {code})")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RunError(answer["error"])
+        if answer["failure"]:
+            return SecureAnswer(question.client, failure=answer["failure"])
+        file = Path(answer["file"])
+        data = file.read_bytes()
+        file.unlink()
+        return SecureAnswer(question.client, data)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self.tasks.write(json.dumps(message) + "\n")
+            self.tasks.flush()
+        except BrokenPipeError:
+            pass  # the worker is dead: whoever reads its answer finds that out and says so
 
     def give_up(self, reason: str) -> tuple[int, Answer]:
         self.process.kill()

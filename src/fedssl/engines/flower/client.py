@@ -6,6 +6,7 @@ A simulated node finds both where the server has put them.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -46,6 +47,24 @@ def train(message: Message, context: Context) -> Message:
     if outcome.failure:
         log.warning("round %s without this site: %s", text["round"], outcome.failure)
     return Message(messages.reply(outcome, text["config"]["wire"]["dtype"]), reply_to=message)
+
+
+@app.query("secure")
+def exchange(message: Message, context: Context) -> Message:
+    """Answer one exchange of secure aggregation. What is left of training is on this node's disk."""
+    from fedssl.privacy.secure.client import Refused, SecureClient
+    from fedssl.privacy.secure.server import Answer
+
+    text, node = messages.read_text(message.content, longest=1 << 24), context.node_config
+    client, round = int(text["client"]), int(text["round"])
+    memories = run_folder(text, node) / "memories" if "data" in node else simulated_memories(text["setup"])
+    try:
+        secure = SecureClient(memories / str(client) / "secure", client, round)
+        answer = Answer(client, secure.answer(text["stage"], text["data"].encode()))
+    except Refused as refused:
+        log.warning("round %s, secure aggregation: %s", round, refused)
+        answer = Answer(client, failure=str(refused))
+    return Message(messages.secure_reply(answer), reply_to=message)
 
 
 @app.evaluate()
@@ -107,6 +126,11 @@ def simulated_runner(folder: str) -> ClientRunner:
     from fedssl.engines.worker import set_up
 
     return set_up(Path(folder))
+
+
+def simulated_memories(folder: str) -> Path:
+    """Where simulated clients keep what is theirs."""
+    return Path(json.loads((Path(folder) / "setup.json").read_text())["memories"])
 
 
 def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:

@@ -21,6 +21,7 @@ from fedssl.engines.flower.home import CONNECTION, Home
 from fedssl.engines.flower.sites import read_keys, register, watching
 from fedssl.engines.wire import MEGABYTE
 from fedssl.errors import ConfigError, RunError
+from fedssl.privacy.refusals import check_config
 from fedssl.rundir import RunDir
 from fedssl.storage import private_folder, write_text, write_toml
 
@@ -132,6 +133,7 @@ def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
     if not (out / "config.toml").exists():
         config = with_sites(config, sites)
         config.engine.federation(config)  # what is wrong shows before anything is begun
+        check_config(config)
         return RunDir.create(out, config)
     directory = RunDir.open(out)
     stored = directory.config()

@@ -14,9 +14,11 @@ from fedssl.engines import wire
 from fedssl.engines.tasks import Outcome
 from fedssl.engines.wire import WireError
 from fedssl.options import Options, explain
+from fedssl.privacy.secure.server import Answer
 from fedssl.state import State, Upload
 
 TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # what is asked of a node, in Flower's words
+SECURE = "query.secure"  # an exchange of secure aggregation
 LONGEST = 1 << 20  # characters of a reply's JSON
 MOST = 1 << 53  # no count, and no number beside the tensors, is larger
 
@@ -98,6 +100,28 @@ def reply(outcome: Outcome, dtype: str) -> RecordDict:
         update={"num_samples": upload.num_samples, "loss": upload.loss, "values": upload.values}
     )
     return records(said.model_dump(), [array(upload.state, dtype)])
+
+
+def secure_reply(answer: Answer) -> RecordDict:
+    """What a node answers in an exchange of secure aggregation."""
+    if answer.failure:
+        return records({"failure": answer.failure[:2000]})
+    size = len(answer.data)
+    return records({}, [Array(dtype="uint8", shape=(size,), stype="bytes", data=answer.data)])
+
+
+def read_secure_answer(content: RecordDict, client: int, longest: int) -> Answer:
+    """What a node answered in an exchange, as far as it can be read."""
+    try:
+        said, arrays = read_text(content), read_tensors(content)
+    except WireError as error:
+        return Answer(client, failure=f"cannot be read: {error}")
+    failure = said.get("failure", "") if isinstance(said, dict) else "an answer without text"
+    if failure or len(arrays) != 1:
+        return Answer(client, failure=str(failure)[:2000] or f"an answer with {len(arrays)} parts, not 1")
+    if len(arrays[0]) > longest:
+        return Answer(client, failure=f"{len(arrays[0]):,} bytes: at most {longest:,} are accepted")
+    return Answer(client, arrays[0])
 
 
 def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:

@@ -21,27 +21,40 @@ from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
 from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
 from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
 from fedssl.engines.runner import ClientRunner
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.engines.workers import write_setup
 from fedssl.errors import ConfigError, RunError
 from fedssl.locks import Scratch
+from fedssl.privacy.secure.server import Answer
 from fedssl.state import ServerState, State
 from fedssl.storage import write_text
 
+EXCHANGE = 300.0  # seconds that an exchange of secure aggregation may take without participation.timeout
 CHECK_NODES = 10.0  # seconds between checks for nodes that have restarted while they train
+SHARES = 1024  # bytes of one client's encrypted shares for another, at most
 
 
 @dataclass(frozen=True)
-class PendingTask:
-    """A task that was sent and not answered yet."""
+class Pending:
+    """A task or question that was sent and not answered yet."""
 
     position: int
-    task: Task
+    client: int
     node: Node
-    longest: int  # largest accepted size of the upload in bytes; 0: no upload is expected
+    longest: int  # largest accepted size of the answer in bytes; 0: no upload is expected
+    becomes: type[Outcome] | type[Answer] = Outcome
 
 
-Found = dict[int, Outcome]  # by the position of the task
+@dataclass(frozen=True)
+class Letter:
+    """What one node is sent, and what is expected of it."""
+
+    text: dict[str, Any]
+    arrays: list[Array]
+    asked: Pending
+
+
+Found = dict[int, Any]  # outcomes or answers, by the position of the task or question
 
 
 class GridClients:
@@ -111,7 +124,7 @@ class GridClients:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         waiting, gone = self._send(tasks, messages.TRAIN)
-        answers = self._answers(waiting, gone)
+        answers = self._answers(waiting, gone, self.config.participation.timeout)
         try:
             if any(task.spare for task in tasks):
                 yield from self._as_they_arrive(tasks, waiting, answers)
@@ -128,7 +141,7 @@ class GridClients:
             yield done.pop(position)
 
     def _as_they_arrive(
-        self, tasks: Sequence[Task], waiting: dict[str, PendingTask], answers: Iterator[Found]
+        self, tasks: Sequence[Task], waiting: dict[str, Pending], answers: Iterator[Found]
     ) -> Iterator[Outcome]:
         """Wait for enough answers and yield them in the order of the tasks; then yield each as it arrives."""
         enough = sum(not task.spare for task in tasks)
@@ -140,17 +153,36 @@ class GridClients:
                 for position in sorted(done):
                     yield done.pop(position)
 
-    def _answers(self, waiting: dict[str, PendingTask], gone: Found) -> Iterator[Found]:
+    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+        """Questions to the clients that have trained; those that left or are late have failed."""
+        limit = self.config.participation.timeout or EXCHANGE
+        waiting, gone = self._push(
+            [
+                Letter(
+                    self._about
+                    | {"round": each.round, "client": each.client, "stage": each.stage}
+                    | {"data": each.data.decode()},
+                    [],
+                    Pending(place, each.client, self.connected[each.client], self._longest_answer, Answer),
+                )
+                for place, each in enumerate(questions)
+            ],
+            messages.SECURE,
+            limit,
+        )
+        for found in self._answers(waiting, gone, limit):
+            yield from found.values()
+
+    def _answers(self, waiting: dict[str, Pending], gone: Found, limit: float) -> Iterator[Found]:
         """Poll for answers until all have arrived or the timeout has passed."""
         if gone:
             yield gone
         began = looked = time.monotonic()
-        limit = self.config.participation.timeout
         while waiting:
             found: Found = {}
             for id, message, problem in pull_answers(self.grid, list(waiting)):
                 asked = waiting.pop(id)
-                found[asked.position] = read_outcome(message, problem, asked)
+                found[asked.position] = read_answer(message, problem, asked)
             now = time.monotonic()
             if self.at_sites and now - looked > CHECK_NODES:
                 looked = now
@@ -162,7 +194,7 @@ class GridClients:
             elif waiting:
                 time.sleep(self.poll)
 
-    def _find_restarted(self, waiting: dict[str, PendingTask]) -> Found:
+    def _find_restarted(self, waiting: dict[str, Pending]) -> Found:
         """Find nodes that have restarted and lost their task."""
         there = {node.id: node for node in self.nodes.connected().values()}
         gone = {
@@ -170,45 +202,56 @@ class GridClients:
         }
         return self._give_up(waiting, gone, "its node restarted during the round")
 
-    def _too_late(self, waiting: dict[str, PendingTask], limit: float) -> Found:
+    def _too_late(self, waiting: dict[str, Pending], limit: float) -> Found:
         late = dict(waiting)
         self._unanswered |= {id: asked.node for id, asked in late.items()}
         return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
 
-    def _give_up(
-        self, waiting: dict[str, PendingTask], given_up: dict[str, PendingTask], reason: str
-    ) -> Found:
+    def _give_up(self, waiting: dict[str, Pending], given_up: dict[str, Pending], reason: str) -> Found:
         for id in given_up:
             del waiting[id]
-        return {asked.position: Outcome(asked.task.client, failure=reason) for asked in given_up.values()}
+        return {asked.position: asked.becomes(asked.client, failure=reason) for asked in given_up.values()}
 
-    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, PendingTask], Found]:
+    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, Pending], Found]:
         """Send tasks. A model that is sent to several clients is packed once.
 
         Returns:
             The tasks that were sent, and failures of those whose node has left.
         """
         arrays: dict[int, tuple[State, Array]] = {}  # by identity of the model, which is kept alive
-        sent: list[Message] = []
-        asked: list[PendingTask] = []
+        letters: list[Letter] = []
         for position, task in enumerate(tasks):
-            models, node = task.broadcast.states, self.connected[task.client]
-            for model in models:
+            for model in task.broadcast.states:
                 if id(model) not in arrays:
                     arrays[id(model)] = (model, messages.array(model, self.config.wire.dtype))
-            content = messages.records(self._text(task), [arrays[id(model)][1] for model in models])
-            ttl = self.config.participation.timeout or None
-            sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
-            asked.append(PendingTask(position, task, node, self.longest if kind == messages.TRAIN else 0))
+            longest = self.longest if kind == messages.TRAIN else 0
+            asked = Pending(position, task.client, self.connected[task.client], longest)
+            packed = [arrays[id(model)][1] for model in task.broadcast.states]
+            letters.append(Letter(self._text(task), packed, asked))
+        return self._push(letters, kind, self.config.participation.timeout)
+
+    def _push(self, letters: Sequence[Letter], kind: str, limit: float) -> tuple[dict[str, Pending], Found]:
+        """Letters on their way, and those whose node left a moment ago."""
+        sent = [
+            Message(
+                messages.records(letter.text, letter.arrays),
+                letter.asked.node.id,
+                kind,
+                ttl=limit or None,
+                group_id=str(letter.text["round"]),
+            )
+            for letter in letters
+        ]
         ids = list(self.grid.push_messages(sent)) if sent else []
         if len(ids) != len(sent):
             raise RunError(f"Flower's SuperLink took none of {len(sent)} messages: too large")
+        pairs = list(zip(ids, (letter.asked for letter in letters), strict=True))
         gone = {
-            each.position: Outcome(each.task.client, failure="its node has left")
-            for id, each in zip(ids, asked, strict=True)
+            asked.position: asked.becomes(asked.client, failure="its node has left")
+            for id, asked in pairs
             if not id
         }
-        return {id: each for id, each in zip(ids, asked, strict=True) if id}, gone
+        return {id: asked for id, asked in pairs if id}, gone
 
     def _text(self, task: Task) -> dict[str, Any]:
         return self._about | {
@@ -220,6 +263,12 @@ class GridClients:
             "keep_from": self.runner.memories.oldest(task.client),
             "values": task.broadcast.values,
         }
+
+    @property
+    def _longest_answer(self) -> int:
+        """Bytes of a masked upload, or of shares for every client, at most."""
+        words = sum(self.runner.initial[name].numel() + 1 for name in self.runner.boundary.travels)
+        return 8 * words + SHARES * self.clients + wire.HEADER
 
     def _longest_upload(self) -> int:
         """Bytes of an upload with the right tensors."""
@@ -238,16 +287,18 @@ class GridClients:
 
     def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Send the result to the sites. A site that does not answer in time does not get it."""
-        answers = self._answers(*self._send(tasks, messages.KEEP))
+        answers = self._answers(*self._send(tasks, messages.KEEP), self.config.participation.timeout)
         return [outcome for answered in answers for outcome in answered.values()]
 
 
-def read_outcome(message: Message | None, problem: str, asked: PendingTask) -> Outcome:
+def read_answer(message: Message | None, problem: str, asked: Pending) -> Outcome | Answer:
+    """The outcome of a task, or the answer to a question."""
     if message is None:
-        return Outcome(asked.task.client, failure=f"cannot be read: {problem}")
+        return asked.becomes(asked.client, failure=f"cannot be read: {problem}")
     if message.has_error():
-        return Outcome(asked.task.client, failure=messages.problem(message.error))
-    return messages.read_outcome(message.content, asked.task.client, asked.longest)
+        return asked.becomes(asked.client, failure=messages.problem(message.error))
+    read = messages.read_outcome if asked.becomes is Outcome else messages.read_secure_answer
+    return read(message.content, asked.client, asked.longest)
 
 
 class GridLoop(RoundLoop):
@@ -258,7 +309,7 @@ class GridLoop(RoundLoop):
     def __init__(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: GridClients
     ) -> None:
-        super().__init__(config, runner.model, federation, clients, runner.memories)
+        super().__init__(config, runner.model, federation, clients, runner.memories, runner.guard())
         self._first = True
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
@@ -266,6 +317,9 @@ class GridLoop(RoundLoop):
         ids = self.engine.gather(self._first)
         self._first = False
         config = self.config
+        sampled = self.guard.sample(number)
+        if sampled is not None:
+            return [client for client in sampled if client in ids], []
         selected, spares = draw_clients(config.participation, len(ids), config.seed, number)
         return [ids[place] for place in selected], [ids[place] for place in spares]
 

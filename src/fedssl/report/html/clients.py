@@ -32,7 +32,7 @@ def client_sizes(run: RunFiles) -> list[int]:
     for line in run.metrics if not any(sizes) else []:
         for client in line["clients"]:
             sizes += [0] * (client["client"] + 1 - len(sizes))
-            sizes[client["client"]] = int(client["images"])
+            sizes[client["client"]] = int(client.get("images", 0))  # withheld from the server: 0
     return sizes
 
 

@@ -109,6 +109,9 @@ def facts(run: RunFiles) -> list[dict[str, Any]]:
     elif monitor:
         found.append(("kNN accuracy", monitor[-1], "percent", "of the monitor, last"))
     found += [("clients", len(sizes), "count", "")] if sizes else []
+    spent = [line["epsilon"] for line in run.metrics if "epsilon" in line]
+    about = f"for a client, δ = {run.value('privacy.delta')}"
+    found += [("privacy spent (ε)", spent[-1], "number", about)] if spent else []
     distance = run.partition.get("earth_movers_distance")
     found += [("heterogeneity", distance, "number", "0: none, 1: most")] if distance is not None else []
     found += [("rounds", run.done, "count", f"of {run.rounds}" if run.done < run.rounds else "")]
