@@ -45,4 +45,3 @@ class DataConfig(Options):
         if ":" in name:  # a function of the user's
             DATASETS.check(name)
         return name
-

@@ -68,7 +68,8 @@ class Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """The next numbers in (0, 1], on a grid of 2^−53."""
-        return ((self.words(count, 64) >> np.uint64(11)) + np.uint64(1)) * MANTISSA
+        drawn = (self.words(count, 64) >> np.uint64(11)) + np.uint64(1)
+        return drawn.astype(np.float64) * MANTISSA
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """The next numbers of a standard normal distribution (Box and Muller 1958)."""

@@ -73,7 +73,7 @@ class Terms:
         noise = self.privacy.noise
         if not self.privacy.quantile:
             return noise
-        return (noise**-2 - (2 * self.quantile_noise) ** -2) ** -0.5
+        return 1 / math.sqrt(noise**-2 - (2 * self.quantile_noise) ** -2)
 
     def clip(self, values: Mapping[str, float]) -> float:
         """The clipping norm among the numbers of the server or of a broadcast."""
