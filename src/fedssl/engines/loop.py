@@ -62,7 +62,7 @@ class RoundReport:
             clients.append(
                 {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
             )
-            for name in ("loss", "divergence", "drift", "layer_angle"):
+            for name in ("loss", "divergence", "drift", "layer_angle", "generator_ratio"):
                 if name in numbers:
                     means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
         angles = [client["angle"] for client in clients if "angle" in client]

@@ -39,6 +39,10 @@ MEANINGS = {
     "angle": Meaning("angle δ", about="cosine between a client's model and the global one"),
     "layer_angle": Meaning("angle δ by layer", about="cosine of layers, mean over layers"),
     "alignment": Meaning("alignment", about="cosine of a client's features with those of its cluster"),
+    "generator_ratio": Meaning(
+        "‖G‖/‖h_c‖",
+        about="length of FedStyle's generated features, over that of content features; > 3: diverges",
+    ),
     "consensus_distance": Meaning("consensus distance", about="how far nodes are from their mean"),
     "spectral_gap": Meaning("spectral gap", about="of the mixing matrix: the larger, the faster nodes agree"),
     "bytes_up": Meaning("upload", "bytes", "sent by all clients in a round"),
