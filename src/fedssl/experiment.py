@@ -144,7 +144,9 @@ class Experiment:
         """Probe, report and save a round; whether a listener stops the run."""
         config, number = self.config, report.round
         line = {**report.line(), **self._monitor(number, last=number == config.rounds)}
-        stopped = report.stop
+        stopped, warning = report.stop, config.method.warning(line)
+        if warning:
+            self.listener.note(warning)
         try:
             self.listener.round(line)
         except StopRun as reason:

@@ -75,7 +75,7 @@ class RoundReport:
             clients.append(
                 {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
             )
-            for name in ("loss", "divergence", "drift", "layer_angle"):
+            for name in ("loss", "divergence", "drift", "layer_angle", "generator_ratio"):
                 if name in numbers:
                     means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
         for name in EQUAL:

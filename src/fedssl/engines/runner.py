@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,23 +49,42 @@ from fedssl.threads import with_threads
 
 @dataclass(frozen=True)
 class Network:
-    """A model and its initial values."""
+    """A model, and what it was before round 1.
+
+    Attributes:
+        model: the model.
+        encoder: its encoder, with the width of its features.
+        initial: all tensors of the model before round 1.
+        another: returns the tensors of another random initialization, by its number, from 1.
+    """
 
     model: Model
     encoder: Encoder
     initial: State
+    another: Callable[[int], State]
     notes: tuple[str, ...] = ()  # what was changed to make weights fit
 
 
 def build_network(
-    config: Config, size: tuple[int, int], channels: int, classes: int, start: Path | None = None
+    config: Config,
+    size: tuple[int, int],
+    channels: int,
+    classes: int,
+    start: Path | None = None,
+    number: int = 0,
 ) -> Network:
     """The model of a run: the same bits in every process, whatever was drawn before.
 
-    `start` is where a run keeps the weights that `model.init` names.
+    Args:
+        config: the run's config.
+        size: height and width of the images.
+        channels: of the images.
+        classes: number of classes, for objectives that train a classifier.
+        start: where a run keeps the weights that `model.init` names.
+        number: which random initialization; 0: the one that clients start from.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "init"))
+        torch.manual_seed(derive(config.seed, "init", *([number] if number else [])))
         encoder = config.objective.encoder(config, size, channels)
         begin = load_start(config, encoder, start)
         if begin is not None:
@@ -82,7 +102,11 @@ def build_network(
         )
         if config.train.freeze:
             model.frozen = frozen_names(model)
-    return Network(model, encoder, snapshot(model), begin.notes if begin else ())
+
+    def another(number: int) -> State:
+        return build_network(config, size, channels, classes, start, number).initial
+
+    return Network(model, encoder, snapshot(model), another, begin.notes if begin else ())
 
 
 class ClientRunner:
@@ -99,7 +123,7 @@ class ClientRunner:
                 "knows (AVX-512 BF16 or AMX), so it would be slower; use fp32"
             )
         self.model: Model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.initial = network.initial
+        self.network, self.initial = network, network.initial
         self.features = network.encoder.features
         data, objective = config.data, config.objective
         self.views = Views.of(
@@ -136,7 +160,14 @@ class ClientRunner:
 
     def first_server(self) -> ServerState:
         """The server before round 1: the tensors that travel, at their initial values."""
-        return self.config.method.first_server({name: self.initial[name] for name in self.boundary.travels})
+
+        def shared(values: State) -> State:
+            return {name: values[name] for name in self.boundary.travels}
+
+        def another(number: int) -> State:
+            return shared(self.network.another(number))
+
+        return self.config.method.first_server(shared(self.initial), another)
 
     def run(self, task: Task) -> Outcome:
         """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""

@@ -28,12 +28,14 @@ class LoadedRun:
     """A run with its images, its models and its last server state.
 
     Attributes:
+        directory: the run's folder.
         config: the run's config with the overrides of this evaluation.
         live: the run as it was trained.
         models: the encoders of the run.
         overrides: config keys of this evaluation.
     """
 
+    directory: RunDir
     config: Config
     live: ServerRun
     models: Models
@@ -96,4 +98,4 @@ def load_run(directory: RunDir, overrides: Mapping[str, Any]) -> LoadedRun:
     if live.round == 0:
         raise RunError(f"{directory.path} has no checkpoint yet: `fedssl resume {directory.path}`")
     recalibration = live.recalibration if recalibrates(config) else None
-    return LoadedRun(config, live, Models(live.runner, recalibration), overrides)
+    return LoadedRun(directory, config, live, Models(live.runner, recalibration), overrides)

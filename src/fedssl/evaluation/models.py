@@ -77,6 +77,26 @@ class Models:
             else:
                 yield self.personal_encoder(server, memory_rounds, int(client))
 
+    @property
+    def kind_of_client(self) -> str:
+        """What `of_client` returns: a `global`, `cluster` or `personal` encoder."""
+        if self.one_for_all and not self.method.personalizes:
+            return "global"
+        return "personal" if self.method.evaluates == "global" else self.method.evaluates
+
+    def of_client(self, server: ServerState, memory_rounds: Mapping[int, int], client: int) -> OwnedEncoder:
+        """A copy of the encoder that a client uses: its own, its cluster's, or the global one.
+
+        Args:
+            server: the state of the server.
+            memory_rounds: for every client, the round that wrote its memory.
+            client: id of the client.
+        """
+        if self.kind_of_client == "global":
+            owner = "global" if self.engine.has_server else f"node {client}"
+            return self._global(server.seen_by(client).model, owner)
+        return self.personal_encoder(server, memory_rounds, client)
+
     def personal(
         self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
     ) -> nn.Module:
@@ -177,12 +197,10 @@ class Models:
         found = []
         for encoder in self.encoders(server, memory_rounds, limit):
             network = nn.ModuleList([encoder.module, *filter(None, [encoder.classifier])])
-            digest = hashlib.blake2b()
-            for tensor in network.state_dict().values():
-                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-            if digest.hexdigest() not in known:
-                known[digest.hexdigest()] = measure(encoder)
-            found.append(known[digest.hexdigest()])
+            key = digest(network)
+            if key not in known:
+                known[key] = measure(encoder)
+            found.append(known[key])
         return found
 
     @property
@@ -209,3 +227,11 @@ class Models:
             if isinstance(module, Model) and module.has("classifier") and module.part("encoder") is encoder:
                 return module.part("classifier")
         return None
+
+
+def digest(module: nn.Module) -> str:
+    """The same for modules with the same tensors."""
+    found = hashlib.blake2b()
+    for tensor in module.state_dict().values():
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

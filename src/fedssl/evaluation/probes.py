@@ -14,6 +14,7 @@ from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError
 from fedssl.evaluation import knn, linear
 from fedssl.evaluation.features import BeforePooling, check_features, extract, feature_std
+from fedssl.evaluation.linear import LinearProbe
 from fedssl.evaluation.options import ProbeConfig
 from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.subset import subset
@@ -92,25 +93,30 @@ class Prober:
             predicted = knn.predict(
                 train, self.train.y, test, self.classes, k=config.neighbours, temperature=config.temperature
             )
-        elif config.form == "fast":
+        else:
+            predicted = self.linear_probe(train).predict(test)
+        return score(predicted, self.test.y, self.test.classes)
+
+    def linear_probe(self, train: Tensor) -> LinearProbe:
+        """The linear classifier that `probe.form` asks for, fitted to features of the training images."""
+        assert self.train.y is not None
+        config = self.config
+        if config.form == "fast":
             fitted = linear.fit(train, self.train.y, self.classes, l2=config.l2)
             if not fitted.converged:
                 warnings.warn(f"the linear probe did not converge at probe.l2={config.l2}", stacklevel=2)
-            predicted = fitted.predict(test)
-        else:
-            probe = linear.fit_epochs(
-                train,
-                self.train.y,
-                self.classes,
-                epochs=config.epochs,
-                batch_size=config.batch_size,
-                lr=config.lr,
-                optimizer=config.optimizer,
-                milestones=config.milestones,
-                rng=torch_rng(self.seed, "linear probe"),
-            )
-            predicted = probe.predict(test)
-        return score(predicted, self.test.y, self.test.classes)
+            return fitted
+        return linear.fit_epochs(
+            train,
+            self.train.y,
+            self.classes,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            lr=config.lr,
+            optimizer=config.optimizer,
+            milestones=config.milestones,
+            rng=torch_rng(self.seed, "linear probe"),
+        )
 
 
 def make_prober(

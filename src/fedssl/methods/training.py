@@ -72,9 +72,12 @@ def train_locally(
     objective.before_round(model)
     total = torch.zeros((), device=client.device)
     steps = views_made = 0
+    epochs = epochs or config.epochs
+    planned = count_steps(len(client.images), config.batch_size, epochs)
     with compile_encoders(model) if config.compile else nullcontext():
-        chosen = batches(len(client.images), config.batch_size, epochs or config.epochs, order)
+        chosen = batches(len(client.images), config.batch_size, epochs, order)
         for batch in prepare_batches(client, chosen, draws):
+            optimizer.lr = learning_rate(config, client.round, client.rounds, steps / planned)
             with autocast(client.device, config.precision):
                 value = loss_of(batch)
             optimizer.zero_grad()
@@ -119,8 +122,7 @@ def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -
     """
     size = min(batch_size, images)
     per_epoch = images // size
-    steps = max(1, round(epochs * per_epoch))
-    for step in range(steps):
+    for step in range(count_steps(images, batch_size, epochs)):
         if step % per_epoch == 0:
             order = torch.randperm(images, generator=rng)
         begin = (step % per_epoch) * size
@@ -128,13 +130,27 @@ def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -
         yield positions if size > 1 else positions.repeat(2)
 
 
-def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
-    """The learning rate of a round (rounds count from 1)."""
-    progress = (round - 1) / rounds
+def count_steps(images: int, batch_size: int, epochs: float) -> int:
+    """The number of batches in so many epochs; at least one."""
+    return max(1, round(epochs * (images // min(batch_size, images))))
+
+
+def learning_rate(config: TrainConfig, round: int, rounds: int, done: float = 0.0) -> float:
+    """The learning rate of a step.
+
+    Args:
+        config: names the schedule.
+        round: number of the round, from 1.
+        rounds: number of rounds of the run.
+        done: share of the round's local epochs before this step. Only `step` uses it: it counts local
+            epochs, not rounds, so that the rate does not depend on how often clients communicate.
+    """
     if config.schedule == "cosine":
-        return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        return config.lr * 0.5 * (1 + math.cos(math.pi * ((round - 1) / rounds)))
     if config.schedule == "step":
-        return config.lr * (0.01 if progress >= 0.8 else 0.1 if progress >= 0.6 else 1.0)
+        progress = (round - 1 + done) / rounds + 1e-9  # rounding must not delay a milestone
+        passed = sum(progress >= milestone for milestone in config.milestones)
+        return config.lr * config.gamma**passed
     return config.lr
 
 

@@ -4,6 +4,7 @@ All objectives share one shape, that of FedEMA's experiments: Linear-BN-ReLU-Lin
 papers' scale; `model.projector_*` here). So Barlow Twins has two layers instead of its three, SimSiam
 no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer,
 and so have all with `model.projector=linear`, as in the code of L-DAWA's authors.
+`model.projector_norm=none` is the projector of FedStyle, without BatchNorm.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def build_projector(features: int, config: ModelConfig) -> nn.Module:
     """From features to the space of the loss."""
     if config.projector == "linear":
         return nn.Linear(features, config.projector_out)
+    if config.projector_norm == "none":
+        hidden = nn.Linear(features, config.projector_hidden)
+        return nn.Sequential(
+            hidden, nn.ReLU(inplace=True), nn.Linear(hidden.out_features, config.projector_out)
+        )
     return mlp(features, config.projector_hidden, config.projector_out)
 
 

@@ -34,6 +34,9 @@ class ModelConfig(Options):
     )
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
+    projector_norm: Literal["batch", "none"] = Field(
+        "batch", description="normalisation of the projector's hidden layer; none: Linear-ReLU-Linear"
+    )
     predictor_hidden: int = Field(256, ge=1, description="hidden width of the predictor (papers: 4096)")
 
     @field_validator("encoder")

@@ -40,6 +40,9 @@ def take(path: Path, measure: Measure) -> Reading:
     if measure.kind == "drift":
         return Reading(list(read_lines(path / "metrics.jsonl"))[-1]["drift"], None)
     options = dict(flatten(measure.config))
+    if measure.kind == "drift-from-mean":
+        found = _known(path, "drift", options) or evaluate(path, "drift", options)
+        return Reading(found["from_mean"], None)
     if measure.kind == "generate":
         return _generated(path, measure, options)
     if measure.kind in PRECISIONS:

@@ -247,6 +247,7 @@ def _unit(results: Results) -> str:
         "transfer": "accuracy of the linear probe on the images that the column names, %",
         "generalization": "accuracy of a linear probe for each style on the global encoder, %",
         "personal": "accuracy of each client's own encoder on its own style, %",
+        "local": "accuracy of each client's model on its own class mix of the test split, %",
         "style": "share of style features whose nearest neighbour is of the same client, %",
         "detection": "average precision of boxes after fine-tuning a detector, %",
         "segmentation": "average precision of masks after fine-tuning a detector, %",
@@ -254,6 +255,8 @@ def _unit(results: Results) -> str:
         "epochs-to": "local epochs until the kNN monitor reaches the row's target",
         "oscillation": "oscillation of the clients' mean angle δ over rounds, ×1,000 (less is smoother)",
         "drift": "d_w(received, local) in the last round, mean over clients (less is closer)",
+        "drift-from-mean": "d_w(mean of the local models, local) in the last round, mean over clients "
+        "(less is closer)",
         "generate": "what `fedssl generate` finds: shares in %, distances and errors as they are",
     }
     text = "; ".join(words for kind, words in names.items() if kind in kinds)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedssl.evaluation.loaded import load_run
-from fedssl.evaluation.styles import StyleFeatures, style_features
+from fedssl.evaluation.style_features import StyleFeatures, style_features
 from fedssl.rundir import RunDir
 
 

@@ -49,6 +49,10 @@ MEANINGS = {
     "norm_gamma": Meaning("norm of γ", about="of the global normalisation layers' scales, mean over layers"),
     "norm_beta": Meaning("norm of β", about="of the global biases and shifts, mean over layers"),
     "alignment": Meaning("alignment", about="cosine of a client's features with those of its cluster"),
+    "generator_ratio": Meaning(
+        "‖G‖/‖h_c‖",
+        about="length of FedStyle's generated features, over that of content features; > 3: diverges",
+    ),
     "consensus_distance": Meaning("consensus distance", about="how far nodes are from their mean"),
     "spectral_gap": Meaning("spectral gap", about="of the mixing matrix: the larger, the faster nodes agree"),
     "epsilon": Meaning("ε spent", about="privacy of a client: what was released so far; δ is in the config"),
