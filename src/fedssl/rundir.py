@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,31 @@ class RunDir:
         kept = [text for text, values in self.lines() if values["round"] <= round]
         write_text(self.metrics_file, "".join(kept))
 
+    def client_sizes(self) -> list[int]:
+        """Images of each client; those of sites are known once a site has taken part."""
+        file = self.path / "partition.json"
+        return client_sizes(self.partition() if file.exists() else {}, self.metrics())
+
+    # --- a run that got more rounds ----------------------------------------------------------
+
+    def change_rounds(self, config: Config, after: int) -> None:
+        """Another last round; the result of a run that had finished is kept as result-ROUNDS.json."""
+        before = self.config().rounds
+        extensions = [*self.extensions(), {"after": after, "from": before, "to": config.rounds}]
+        write_json(self.path / "extensions.json", extensions)
+        write_toml(self.path / "config.toml", config.to_dict())
+        if self.result_file.exists():
+            self.result_file.rename(self.path / f"result-{before}.json")
+        lines = self.metrics()
+        if lines and lines[-1].pop("stopped", None) is not None:  # by a listener
+            write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in lines))
+
+    def extensions(self) -> list[dict[str, int]]:
+        """After which round the number of rounds was changed, from what to what."""
+        file = self.path / "extensions.json"
+        found: list[dict[str, int]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        return found
+
     # --- what is written once ----------------------------------------------------------------
 
     def write_partition(
@@ -137,3 +162,13 @@ class RunDir:
             raise RunError(f"{self.path} has not finished: `fedssl resume {self.path}`")
         loaded: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
         return loaded
+
+
+def client_sizes(partition: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Images of each client; those of sites are known once a site has taken part."""
+    sizes = [int(size) for size in partition.get("sizes", [])]
+    for line in metrics if not any(sizes) else []:
+        for client in line["clients"]:
+            sizes += [0] * (client["client"] + 1 - len(sizes))
+            sizes[client["client"]] = int(client["images"])
+    return sizes

@@ -48,7 +48,7 @@ class Checkpoints:
         return rounds[-1], self.load(rounds[-1])
 
     def rounds(self) -> list[int]:
-        return sorted(int(file.stem.split("-")[1]) for file in self.folder.glob("round-*.safetensors"))
+        return round_numbers(self.folder)
 
     def load(self, round: int) -> ServerState:
         file = self._file(round)
@@ -87,6 +87,11 @@ class Checkpoints:
 
     def _file(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.safetensors"
+
+
+def round_numbers(folder: Path) -> list[int]:
+    """The rounds of which a folder has checkpoints."""
+    return sorted(int(file.stem.split("-")[1]) for file in folder.glob("round-*.safetensors"))
 
 
 def _states(server: ServerState) -> dict[str, State]:

@@ -34,8 +34,20 @@ def describe(
 
 
 def describe_with_input(
-    encoder: Encoder, mean: float, std: float, size: tuple[int, int], channels: int
+    encoder: Encoder, mean: float, std: float, size: tuple[int, int], channels: int, resize: str = "squash"
 ) -> dict[str, Any]:
-    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std."""
-    given = {"size": list(size), "channels": channels, "mean": [mean] * channels, "std": [std] * channels}
+    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std.
+
+    `resize` says how images that are not square come to that size: "squash" or "crop".
+    """
+    given = {
+        "size": list(size),
+        "channels": channels,
+        "order": {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "mean": [mean] * channels,
+        "std": [std] * channels,
+        "interpolation": "bilinear",
+        "antialias": True,
+        "resize": resize,
+    }
     return {**encoder.description, "input": given}

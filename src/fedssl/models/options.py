@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from fedssl.models import ENCODERS
 from fedssl.options import Options
 
 
@@ -31,3 +32,8 @@ class ModelConfig(Options):
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
     predictor_hidden: int = Field(256, ge=1, description="hidden width of the predictor (papers: 4096)")
+
+    @field_validator("encoder")
+    @classmethod
+    def _forgive_capitals(cls, name: str) -> str:
+        return ENCODERS.canonical(name)

@@ -10,3 +10,6 @@ from fedssl.options import Options
 class LogConfig(Options):
     tensorboard: bool = Field(True, description="write TensorBoard events where it is installed")
     wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")
+    mlflow: str = Field(
+        "", description="MLflow experiment to log to (extra `mlflow`); MLFLOW_TRACKING_URI says where it is"
+    )
