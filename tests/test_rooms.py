@@ -20,7 +20,7 @@ ROOMS = (
     ("generative",),
     ("report",),
     ("use",),
-    ("experiment", "listener"),
+    ("experiment", "listener", "rounds"),
     ("evaluation",),
     ("engines",),
     ("privacy",),

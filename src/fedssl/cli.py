@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
@@ -24,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedsslError as error:
         print(f"fedssl: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt as stop:  # a run says how to continue it
+        print(f"\nfedssl: {stop or 'stopped'}", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # `fedssl list | head`
         sys.stderr.close()
         return 0
@@ -31,9 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename is not None else ""
         print(f"fedssl: {where}{error.strerror or error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\nfedssl: stopped; `fedssl resume RUN` goes on from the last checkpoint", file=sys.stderr)
-        return 130
 
 
 def dispatch(words: list[str]) -> int:
@@ -66,24 +67,22 @@ def overview() -> str:
 # --- run, resume ----------------------------------------------------------------------------------
 
 
-class _KeysHelp(argparse.Action):
-    """`fedssl run --help`: the usage, and every key of the config with its default and meaning."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from fedssl.commands.keys import describe_keys
-
-        print(parser.format_help())
-        print(describe_keys())
-        parser.exit()
-
-
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-h", "--help", action=_KeysHelp, nargs=0, help="this, and every key of a config")
+    parser.add_argument(
+        "-h",
+        "--help",
+        nargs="?",
+        const="",
+        metavar="SECTION",
+        help="this, the keys of a section of the config, or `all` keys",
+    )
     parser.add_argument(
         "words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides"
     )
     parser.add_argument("--out", help="the run's folder (default: runs/DATA-OBJECTIVE-METHOD)")
+    parser.add_argument("--report", action="store_true", help="also write report.html into the run's folder")
     _quiet(parser)
+    parser.set_defaults(usage=parser.format_help)
 
 
 def _quiet(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +90,9 @@ def _quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.help is not None:
+        _run_help(options)
+        return
     from fedssl.config import load, parse_overrides
 
     first = options.words[:1]
@@ -98,19 +100,59 @@ def _run(options: argparse.Namespace) -> None:
     config = load(file, parse_overrides(options.words[1:] if file else options.words))
     from fedssl import api
 
-    api.run(config, out=options.out, quiet=options.quiet)
+    run = api.run(config, out=options.out, quiet=options.quiet)
+    if options.report:
+        looking.write_page([run.path], run.path / "report.html")
+    if not options.quiet:
+        print(f"\nnext\n{next_commands(run.path, reported=options.report)}")
+
+
+def next_commands(run: Path, reported: bool) -> str:
+    """What most people do with a run."""
+    commands = {
+        f"fedssl report {run} -o report.html": "a page with curves, clients, feature map and neighbours",
+        f"fedssl eval {run} --protocol knn": "another probe; `fedssl list protocols` shows all",
+        f"fedssl embed {run} IMAGES -o vectors.parquet": "vectors of your images",
+        f"fedssl export {run} --to onnx -o encoder": "the encoder for other programs",
+    }
+    shown = list(commands.items())[1 if reported else 0 :][:3]
+    width = max(len(command) for command, _ in shown)
+    return "\n".join(f"  {command:<{width}}  {about}" for command, about in shown)
+
+
+def _run_help(options: argparse.Namespace) -> None:
+    from fedssl.commands import help
+
+    if "=" in options.help:  # `fedssl run --help method.name=./mine.py:Mine`
+        options.words, options.help = [*options.words, options.help], ""
+    if options.help:
+        print(help.describe(options.help, options.words))
+    else:
+        print(f"{options.usage()}\n{help.overview(options.words)}")
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
     trust_argument(parser)
+    parser.add_argument(
+        "words", nargs="*", metavar="rounds=N", help="train to round N, also if it has finished"
+    )
     _quiet(parser)
 
 
 def _resume(options: argparse.Namespace) -> None:
+    from fedssl.config import parse_overrides
+
+    overrides = parse_overrides(options.words)
+    for key in overrides:
+        if key != "rounds":
+            raise ConfigError(f"{key} cannot change within a run: only rounds; start a new run for the rest")
+    rounds = overrides.get("rounds", 0)
+    if not isinstance(rounds, int) or (overrides and rounds < 1):
+        raise ConfigError(f"rounds={rounds}: a whole number of at least 1 is needed")
     from fedssl import api
 
-    api.resume(options.run, quiet=options.quiet)
+    api.resume(options.run, rounds=rounds, quiet=options.quiet)
 
 
 # --- eval -----------------------------------------------------------------------------------------

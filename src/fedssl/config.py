@@ -49,6 +49,7 @@ class Section:
     home: str
     main: str = ""  # the key that a bare word stands for: method="fedema"
     default: str = ""  # of that key, where the section is chosen from a registry
+    about: str = ""  # a line for help and schema
 
     @property
     def chosen(self) -> bool:
@@ -72,25 +73,45 @@ class Section:
 
 
 SECTIONS = {
-    "data": Section("fedssl.data.options:DataConfig", "name"),
-    "partition": Section("fedssl.data:PARTITIONS", "scheme", "classes"),
-    "shift": Section("fedssl.data:SHIFTS", "name", "none"),
-    "views": Section("fedssl.data:VIEWS", "recipe", "auto"),
-    "model": Section("fedssl.models.options:ModelConfig", "encoder"),
-    "objective": Section("fedssl.objectives:OBJECTIVES", "name", "simclr"),
-    "method": Section("fedssl.methods:METHODS", "name", "fedavg"),
-    "aggregation": Section("fedssl.aggregation:AGGREGATIONS", "name", "fedavg"),
-    "server": Section("fedssl.aggregation.server_optimizer:ServerOptimizer"),
-    "train": Section("fedssl.methods.options:TrainConfig"),
-    "participation": Section("fedssl.engines.options:ParticipationConfig"),
-    "wire": Section("fedssl.engines.options:WireConfig"),
-    "engine": Section("fedssl.engines:ENGINES", "name", "local"),
-    "privacy": Section("fedssl.privacy.options:PrivacyConfig"),
-    "probe": Section("fedssl.evaluation.options:ProbeConfig"),
-    "semi": Section("fedssl.evaluation.options:SemiConfig"),
-    "detection": Section("fedssl.evaluation.options:DetectionConfig"),
-    "checkpoint": Section("fedssl.engines.options:CheckpointConfig"),
-    "log": Section("fedssl.report.options:LogConfig"),
+    "data": Section(
+        "fedssl.data.options:DataConfig", "name", about="the images: data set or folder, size, channels"
+    ),
+    "partition": Section("fedssl.data:PARTITIONS", "scheme", "classes", about="which client has what images"),
+    "shift": Section("fedssl.data:SHIFTS", "name", "none", about="how the looks of clients' images differ"),
+    "views": Section("fedssl.data:VIEWS", "recipe", "auto", about="augmentations"),
+    "model": Section("fedssl.models.options:ModelConfig", "encoder", about="the encoder and its heads"),
+    "objective": Section(
+        "fedssl.objectives:OBJECTIVES", "name", "simclr", about="what local training minimizes"
+    ),
+    "method": Section(
+        "fedssl.methods:METHODS", "name", "fedavg", about="what clients share, and do with what they receive"
+    ),
+    "aggregation": Section(
+        "fedssl.aggregation:AGGREGATIONS", "name", "fedavg", about="how the server combines uploads"
+    ),
+    "server": Section(
+        "fedssl.aggregation.server_optimizer:ServerOptimizer", about="an optimizer on top of the aggregation"
+    ),
+    "train": Section(
+        "fedssl.methods.options:TrainConfig", about="local training: epochs, batch size, learning rate"
+    ),
+    "participation": Section(
+        "fedssl.engines.options:ParticipationConfig", about="clients per round, limits for their uploads"
+    ),
+    "wire": Section("fedssl.engines.options:WireConfig", about="what travels between server and clients"),
+    "engine": Section(
+        "fedssl.engines:ENGINES", "name", "local", about="where clients run, workers and threads"
+    ),
+    "privacy": Section(
+        "fedssl.privacy.options:PrivacyConfig", about="differential privacy and secure aggregation"
+    ),
+    "probe": Section("fedssl.evaluation.options:ProbeConfig", about="kNN and linear probes"),
+    "semi": Section("fedssl.evaluation.options:SemiConfig", about="few labels (eval --protocol semi)"),
+    "detection": Section(
+        "fedssl.evaluation.options:DetectionConfig", about="detection (eval --protocol detection)"
+    ),
+    "checkpoint": Section("fedssl.engines.options:CheckpointConfig", about="when checkpoints are written"),
+    "log": Section("fedssl.report.options:LogConfig", about="TensorBoard, Weights & Biases, MLflow"),
 }
 
 # What a bare word stands for in `fedssl.run(method="fedema")`.

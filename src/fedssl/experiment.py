@@ -16,7 +16,7 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
 from fedssl.engines.audit_log import AuditLog
-from fedssl.engines.checkpoint import Checkpoint, Checkpoints
+from fedssl.engines.checkpoint import Checkpoint, Checkpoints, rounds_in
 from fedssl.engines.live import ServerRun
 from fedssl.engines.loop import RoundReport
 from fedssl.engines.recalibration import recalibrates
@@ -29,6 +29,7 @@ from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
 from fedssl.privacy.refusals import check_config
+from fedssl.rounds import change_rounds
 from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
 
@@ -45,13 +46,23 @@ def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
     return directory
 
 
-def resume(path: str | Path, listener: Listener) -> RunDir:
-    """Continue a run from its last checkpoint; a finished one is left as it is."""
+def resume(path: str | Path, listener: Listener, rounds: int = 0) -> RunDir:
+    """Continue a run from its last checkpoint; a finished one is left as it is, unless it gets more rounds.
+
+    Args:
+        path: the run's folder.
+        listener: what reports its progress.
+        rounds: rounds in all, where they are to be others than in the run's config; 0: as they are.
+    """
     directory = RunDir.open(path)
+    if rounds and rounds != directory.config().rounds:
+        listener.note(change_rounds(directory, rounds))
     if directory.result_file.exists():
-        listener.note(f"{path} has finished already")
-    else:
-        Experiment(directory, directory.config(), listener).execute()
+        listener.note(f"{path} has finished already; `fedssl resume {path} rounds=N` continues it to round N")
+        return directory
+    if not rounds_in(directory.checkpoints):
+        listener.note(f"{path} has no checkpoint: it starts again from round 1")
+    Experiment(directory, directory.config(), listener).execute()
     return directory
 
 
@@ -90,12 +101,26 @@ class Experiment:
                 sleep_when_busy(),
                 with_threads(engine.threads),
             ):
-                self._set_up()
-                self._train()
-                with with_threads(engine.all_threads):
-                    self._finish()
+                try:
+                    self._set_up()
+                    self._train()
+                    with with_threads(engine.all_threads):
+                        self._finish()
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(self._save_last_round()) from None
         finally:
             self.listener.close()
+
+    def _save_last_round(self) -> str:
+        """Write a checkpoint of the last complete round of an interrupted run; how to continue."""
+        live, path, lines = getattr(self, "live", None), self.directory.path, self.directory.metrics()
+        if live is not None and lines and lines[-1]["round"] == live.round:  # else it is not recorded yet
+            live.save()
+            live.checkpoints.wait()
+        done = max(rounds_in(self.directory.checkpoints), default=0)
+        if not done:
+            return f"stopped before the end of round 1; `fedssl resume {path}` starts from the beginning"
+        return f"stopped after round {done} of {self.config.rounds}; continue: fedssl resume {path}"
 
     def _set_up(self) -> None:
         config, directory = self.config, self.directory
@@ -197,7 +222,12 @@ class Experiment:
         directory.write_encoder(
             {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
             describe_with_input(
-                self.live.network.encoder, config.data.mean, config.data.std, images.size, images.channels
+                self.live.network.encoder,
+                config.data.mean,
+                config.data.std,
+                images.size,
+                images.channels,
+                config.data.resize,
             )
             | {"trained": encoder.owner}
             | ({"init": config.model.init} if config.model.init else {}),
@@ -209,6 +239,7 @@ class Experiment:
             "why_no_probes": Prober.why_not(images, self.federation.test) if self.prober is None else "",
             "rounds": self.live.round,
             "stopped": self._stopped(),
+            **({"extended": directory.extensions()} if directory.extensions() else {}),
             "failures": failures,
             "views_per_second": views / seconds if seconds else 0.0,
             "seconds": seconds,

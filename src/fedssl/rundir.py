@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,31 @@ class RunDir:
         ]
         write_text(self.metrics_file, "".join(kept))
 
+    def client_sizes(self) -> list[int]:
+        """Images of each client; those of sites are known once a site has taken part."""
+        file = self.path / "partition.json"
+        return client_sizes(self.partition() if file.exists() else {}, self.metrics())
+
+    # --- a run that got more rounds ----------------------------------------------------------
+
+    def change_rounds(self, config: Config, after: int) -> None:
+        """Another last round; the result of a run that had finished is kept as result-ROUNDS.json."""
+        before = self.config().rounds
+        extensions = [*self.extensions(), {"after": after, "from": before, "to": config.rounds}]
+        write_json(self.path / "extensions.json", extensions)
+        self.write_config(config)
+        if self.result_file.exists():
+            self.result_file.rename(self.path / f"result-{before}.json")
+        lines = self.metrics()
+        if lines and lines[-1].pop("stopped", None) is not None:  # by a listener
+            write_text(self.metrics_file, "".join(map(summed, lines)))
+
+    def extensions(self) -> list[dict[str, int]]:
+        """After which round the number of rounds was changed, from what to what."""
+        file = self.path / "extensions.json"
+        found: list[dict[str, int]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        return found
+
     # --- what is written once ----------------------------------------------------------------
 
     def write_partition(
@@ -199,3 +224,13 @@ class RunDir:
         if not self.result_file.exists():
             raise RunError(f"{self.path} has not finished: `fedssl resume {self.path}`")
         return read_json(self.result_file)
+
+
+def client_sizes(partition: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Images of each client; those of sites are known once a site has taken part."""
+    sizes = [int(size) for size in partition.get("sizes", [])]
+    for line in metrics if not any(sizes) else []:
+        for client in line["clients"]:
+            sizes += [0] * (client["client"] + 1 - len(sizes))
+            sizes[client["client"]] = int(client.get("images", 0))  # withheld from the server: 0
+    return sizes

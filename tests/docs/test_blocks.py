@@ -25,7 +25,7 @@ from PIL import Image
 
 import fedssl
 from fedssl import cli
-from fedssl.commands import keys
+from fedssl.commands import help, keys
 from fedssl.config import Config, load, parse_overrides
 from fedssl.errors import FedsslError
 from fedssl.generative.use import USES
@@ -196,7 +196,7 @@ def test_things_in_the_world_are_for_pages_that_exist() -> None:
 
 # --- keys that are named in the text ---------------------------------------------------------------
 
-KEYS = set(re.findall(r"^\s+([a-z_]+(?:\.[a-z_0-9]+)?) = ", keys.describe_keys(), flags=re.MULTILINE))
+KEYS = set(re.findall(r"^\s+([a-z_]+(?:\.[a-z_0-9]+)?) = ", help.describe(), flags=re.MULTILINE))
 KEYS |= {"probe.knn", "probe.feature_std"}  # of metrics.jsonl
 FILE_TYPES = ("json", "png", "md", "py", "toml", "crt", "key", "parquet")
 

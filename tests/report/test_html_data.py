@@ -139,10 +139,9 @@ def test_summary_in_words(tmp_path):
     ):
         assert part in text
     assert run["warnings"] == []
+    assert (run["headline"]["accuracy"], run["headline"]["untrained"]) == (0.75, 0.5)
     tiles = {fact["label"]: fact["value"] for fact in run["facts"]}
     assert tiles == {
-        "linear accuracy": 0.75,
-        "untrained": 0.5,
         "clients": 2,
         "heterogeneity": 0.375,
         "rounds": 3,

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import argparse
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedssl.commands.command import Command, progress_bar, trust_argument
+from fedssl.commands.command import Command, trust_argument
+from fedssl.progress import bar
+
+if TYPE_CHECKING:
+    from fedssl.report.html.images import Projection
 
 # --- report ---------------------------------------------------------------------------------------
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder; several are compared")
-    parser.add_argument("-o", "--out", default="report.html", metavar="FILE.html", help="default report.html")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs; several are compared"
+    )
+    parser.add_argument(
+        "-o", "--out", default="report.html", metavar="FILE", help=".html (default), .csv, .tex or .md"
+    )
+    parser.add_argument(
+        "--centralized",
+        metavar="RUN",
+        help="a run with method.name=centralized, to compare a single run with",
+    )
     _image_arguments(parser)
 
 
@@ -26,22 +41,48 @@ def _image_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from fedssl.report.html import images, page
-    from fedssl.report.html.data import document
+    from fedssl.report.sheet import is_sheet
+
+    runs = [run for path in options.runs for run in find_runs(Path(path))]
+    if is_sheet(options.out):
+        from fedssl.report.html.sheets import sheets_of_runs
+        from fedssl.report.sheet import write_sheets
+
+        write_sheets(sheets_of_runs(runs), options.out)
+        print(f"wrote {options.out}")
+        return
+    write_page(runs, Path(options.out), options.fast, options.map, options.centralized)
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The run in a folder, or the runs below a folder that is none itself."""
+    if not path.is_dir() or (path / "config.toml").exists():
+        return [path]
+    found = sorted(
+        file.parent for file in path.rglob("config.toml") if (file.parent / "metrics.jsonl").exists()
+    )
+    return found or [path]
+
+
+def write_page(
+    runs: Sequence[str | Path],
+    out: Path,
+    fast: bool = False,
+    projection: Projection = "tsne",
+    centralized: str | None = None,
+) -> None:
+    """Write a report, say what it leaves out, and where it is."""
+    from fedssl.report.html.report import write_document
     from fedssl.report.html.words import in_bytes
 
-    images.check(options.map)
-    page.check(Path(options.out))
-    if options.fast:
-        collected = document(options.runs)
-    else:
-        with progress_bar() as progress:
-            collected = document(options.runs, lambda path: images.look(path, options.map, progress))
-    page.write(collected, Path(options.out))
-    for run in collected["runs"]:
+    with bar() as progress:
+        shown = write_document(
+            runs, out, fast=fast, projection=projection, centralized=centralized, progress=progress
+        )
+    for run in shown["runs"]:
         if run["images"].get("missing"):
             print(f"{run['name']}: without feature map and neighbours. {run['images']['why_not']}")
-    print(f"wrote {options.out} ({in_bytes(Path(options.out).stat().st_size)})")
+    print(f"wrote {out} ({in_bytes(out.stat().st_size)})")
 
 
 # --- watch ----------------------------------------------------------------------------------------

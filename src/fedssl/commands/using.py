@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedssl.commands.command import Command, progress_bar, trust_argument
+from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError
+from fedssl.progress import bar
 
 SHOWN = 5  # skipped files that are named
 
@@ -30,7 +31,7 @@ def _embed(options: argparse.Namespace) -> None:
     from fedssl.use.embed import write_parquet
     from fedssl.use.trained import load_trained
 
-    with progress_bar() as progress:
+    with bar() as progress:
         trained = load_trained(options.run, options.device)
         found = write_parquet(trained, options.images, options.out, progress)
     _tell_skipped(found.skipped)
@@ -75,7 +76,7 @@ def _search(options: argparse.Namespace) -> None:
         raise ConfigError("say what to look for: IMAGE, or --duplicates, or --outliers")
     if options.k < 1:
         raise ConfigError(f"-k {options.k}: at least 1")
-    with progress_bar() as progress:
+    with bar() as progress:
         trained = load_trained(options.run, options.device)
         stored = options.images.endswith(".parquet")
         found = read_parquet(options.images) if stored else embed(trained, options.images, progress)
@@ -120,7 +121,7 @@ def _finetune(options: argparse.Namespace) -> None:
     from fedssl.use.finetune import finetune
     from fedssl.use.finetune_page import page
 
-    with progress_bar() as progress:
+    with bar() as progress:
         tuned = finetune(
             options.run,
             options.images,
@@ -156,7 +157,7 @@ def _export(options: argparse.Namespace) -> None:
     from fedssl.use.export import export
 
     for file in export(options.run, options.to, options.out):
-        print(f"written: {file}")
+        print(f"wrote {file}")
 
 
 # --- schema ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -23,6 +23,11 @@ class DataConfig(Options):
         description="side in pixels that images are resized to; 0: as they are (folders of mixed or large "
         "sizes: the median side, at most 224; celeba: 64)",
     )
+    resize: Literal["squash", "crop"] = Field(
+        "squash",
+        description="of images that are not square: squash changes the aspect ratio, crop keeps the square "
+        "in the middle",
+    )
     channels: int = Field(
         0, ge=0, le=MOST_CHANNELS, description="1 grey, 3 colour, up to 16; 0: as they are (files: 3)"
     )
@@ -42,6 +47,8 @@ class DataConfig(Options):
     @field_validator("name")
     @classmethod
     def _may_be_loaded(cls, name: str) -> str:
-        if ":" in name:  # a function of the user's
+        """Capitals are forgiven; a function of the user's has to be trusted."""
+        if ":" in name:
             DATASETS.check(name)
-        return name
+            return name
+        return "+".join(DATASETS.canonical(part) for part in name.split("+"))

@@ -144,6 +144,13 @@ def to_channels(x: Tensor, channels: int) -> Tensor:
     return grey
 
 
+def middle_square(x: Tensor) -> Tensor:
+    """The largest square in the middle of each image."""
+    side = min(x.shape[1:3])
+    top, left = (x.shape[1] - side) // 2, (x.shape[2] - side) // 2
+    return x[:, top : top + side, left : left + side]
+
+
 def resize(x: Tensor, size: int, progress: Progress | None = None) -> Tensor:
     """All images at `size`×`size`, antialiased; the aspect ratio is not kept, so nothing is cut off."""
     if size in (0, x.shape[1]) and size in (0, x.shape[2]):
@@ -216,10 +223,11 @@ def _finish(images: Images, config: DataConfig, split: str, progress: Progress |
     if isinstance(images, Listing):
         images = decode(images, config.memory_mb, progress)
     check_pixels(images.x, f"{images.name} {split}")
+    x = middle_square(images.x) if config.resize == "crop" else images.x
     if config.channels == 1:  # whichever order has the fewer pixels to resize
-        x = resize(to_channels(images.x, 1), config.size, progress)
+        x = resize(to_channels(x, 1), config.size, progress)
     else:
-        x = to_channels(resize(images.x, config.size, progress), config.channels)
+        x = to_channels(resize(x, config.size, progress), config.channels)
     return replace(images, x=x.contiguous())
 
 

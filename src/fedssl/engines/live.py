@@ -113,7 +113,8 @@ class ServerRun(LiveRun):
             loop.memory_rounds = self.memory_rounds
 
             def follow(report: RoundReport, server: ServerState) -> bool:
-                self.round, self.server = report.round, server
+                # A copy: an interrupted round leaves no trace in it.
+                self.round, self.server, self.memory_rounds = report.round, server, dict(loop.memory_rounds)
                 return after_round(report)
 
             self.server = loop.run(self.server, self.round, follow)

@@ -35,8 +35,25 @@ def describe(
 
 
 def describe_with_input(
-    encoder: Encoder, mean: Levels, std: Levels, size: tuple[int, int], channels: int
+    encoder: Encoder,
+    mean: Levels,
+    std: Levels,
+    size: tuple[int, int],
+    channels: int,
+    resize: str = "squash",
 ) -> dict[str, Any]:
-    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std."""
-    normalised = {"mean": per_channel(mean, channels), "std": per_channel(std, channels)}
-    return {**encoder.description, "input": {"size": list(size), "channels": channels, **normalised}}
+    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std.
+
+    `resize` says how images that are not square come to that size: "squash" or "crop".
+    """
+    given = {
+        "size": list(size),
+        "channels": channels,
+        "order": {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "mean": per_channel(mean, channels),
+        "std": per_channel(std, channels),
+        "interpolation": "bilinear",
+        "antialias": True,
+        "resize": resize,
+    }
+    return {**encoder.description, "input": given}

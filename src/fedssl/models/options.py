@@ -42,6 +42,7 @@ class ModelConfig(Options):
     @field_validator("encoder")
     @classmethod
     def _may_be_loaded(cls, name: str) -> str:
-        if ":" in name and not name.startswith("timm:"):  # a function of the user's
+        """Capitals are forgiven; a function of the user's has to be trusted."""
+        if ":" in name and not name.startswith("timm:"):
             ENCODERS.check(name)
-        return name
+        return ENCODERS.canonical(name)

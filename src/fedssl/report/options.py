@@ -15,3 +15,6 @@ class LogConfig(Options):
         "(`fedssl server`: true)",
     )
     wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")
+    mlflow: str = Field(
+        "", description="MLflow experiment to log to (extra `mlflow`); MLFLOW_TRACKING_URI says where it is"
+    )

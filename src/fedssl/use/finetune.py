@@ -117,7 +117,13 @@ def _images(
     height, width, channels = trained.shape
     if height != width:
         raise ConfigError(f"the encoder takes images of {height}×{width}: only square ones can be fine-tuned")
-    data = DataConfig(name="folder", root=str(folder), size=height, channels=channels)
+    data = DataConfig(
+        name="folder",
+        root=str(folder),
+        size=height,
+        channels=channels,
+        resize="crop" if trained.square else "squash",
+    )
     train, test = sets.load(data, seed, progress)
     if train.y is None or test is None:
         raise DataError(f"{folder} has no labels: put the images of each class into a folder of its own")

@@ -56,6 +56,8 @@ class RunFiles:
 
     def data(self) -> str:
         """What people call the images: the file or folder, where the data set is one."""
+        if self.sites:
+            return f"images at {len(self.sites)} sites"
         name, root = str(self.value("data.name")), str(self.value("data.root"))
         return Path(root).stem.removesuffix("_train") or name if name in ("npz", "folder") else name
 

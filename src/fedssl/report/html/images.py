@@ -44,11 +44,11 @@ def check(projection: str) -> None:
         raise ConfigError("--map umap needs the extra `umap`: pip install 'fedssl[umap]', or --map tsne")
 
 
-def _silent(done: int, total: int, what: str) -> None:
-    """Nobody looks."""
+def silent(done: int, total: int, what: str) -> None:
+    """Progress that is not shown."""
 
 
-def look(path: Path, projection: Projection, progress: Progress = _silent) -> dict[str, Any]:
+def look(path: Path, projection: Projection, progress: Progress = silent) -> dict[str, Any]:
     """The feature map and nearest neighbours of a run, or the reason why they are missing."""
     try:
         with with_threads(0):

@@ -45,6 +45,8 @@ class Live:
             return self._drawn
         if self.images is None:
             return {"why_not": "Left out: --fast."}
+        if not RunDir(path).config().engine.sees_clients:
+            return {"why_not": "The images are at the sites: there is no feature map."}
         if not RunDir(path).result_file.exists():
             return {"why_not": PENDING}
         if self._drawing is None:
