@@ -191,39 +191,57 @@ def _eval(options: argparse.Namespace) -> None:
 
 
 def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", nargs="?", help="a recipe (see `fedssl list recipes`); none: all of them")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides for every row")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="TABLE key=value",
+        help="recipes (see `fedssl list recipes`; none: all of them), then overrides for every row",
+    )
     parser.add_argument("--scale", default="smoke", help="smoke, mini, midi or paper (default smoke)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds (default 3)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="number of seeds (default 3; with --stored all that there are)"
+    )
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="S", help="default 0; from 1000 on: for tuning"
     )
     parser.add_argument("--rows", default="", metavar="a,b", help="only these rows of the table")
     parser.add_argument("--columns", default="", metavar="c,d", help="only these columns of the table")
     parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run N cells at once, each in a process with one thread (default 1: one by one)",
+    )
+    parser.add_argument(
+        "--stored", action="store_true", help="tables and pictures from stored results; trains nothing"
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="list what would run, and what it would cost here"
     )
     parser.add_argument("--out", default="runs/reproduce", help="where runs and tables go")
+    parser.add_argument(
+        "--store", metavar="DIR", help="stored results (default: docs/results/cells in a checkout)"
+    )
 
 
 def _reproduce(options: argparse.Namespace) -> None:
     from fedssl.config import parse_overrides
     from fedssl.papers import reproduce
 
-    words = options.overrides
-    table = options.table
-    if table is not None and "=" in table:  # overrides only: all recipes
-        table, words = None, [table, *words]
     reproduce(
-        table,
+        *(word for word in options.words if "=" not in word),
         scale=options.scale,
         seeds=options.seeds,
         first_seed=options.first_seed,
         rows=options.rows,
         columns=options.columns,
+        jobs=options.jobs,
+        stored=options.stored,
         dry_run=options.dry_run,
         out=options.out,
-        overrides=parse_overrides(words),
+        store=options.store,
+        overrides=parse_overrides(word for word in options.words if "=" in word),
     )
 
 

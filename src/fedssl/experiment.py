@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fedssl._version import NUMERICS
 from fedssl.allocator import keep_freed_memory
 from fedssl.config import Config
 from fedssl.data.federation import Federation
@@ -302,7 +303,22 @@ def peak_memory_mb() -> float:
 
 
 def versions() -> dict[str, str]:
+    """Of everything that may change the numbers of a run."""
     packages = ("fedssl", "torch", "torchvision", "timm", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), "machine": platform.platform()} | {
-        name: metadata.version(name) for name in packages
-    }
+    return {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "processor": processor(),
+        "numerics": str(NUMERICS),
+    } | {name: metadata.version(name) for name in packages}
+
+
+def processor() -> str:
+    """Its model, as Linux names it, else as Python does."""
+    file = Path("/proc/cpuinfo")
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
