@@ -35,7 +35,6 @@ def change_since(
     since = [
         change
         for change in changes
-        if change.version > version
-        and all(config.get(key) == value for key, value in change.configs.items())
+        if change.version > version and all(config.get(key) == value for key, value in change.configs.items())
     ]
     return since[-1] if since else None

@@ -26,6 +26,12 @@ from fedssl.tables.runner import Outcome, run_cells
 from fedssl.tables.table import Table
 
 Draw = Callable[[Results, Path], bool]
+Summarize = Callable[[Results], str]
+
+
+def summary_page(results: Results) -> str:
+    """What is printed at the end: numbers, then orderings."""
+    return f"{heading(results)}\n\n{table(results)}\n\n{orderings(results)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Campaign:
         jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
         archive: results that are there already, and where new ones are kept; None: only in OUT.
         draw: draws a table's figure into a file; false if there is nothing to draw yet.
+        summarize: what is printed of a table at its end.
     """
 
     tables: Sequence[Table]
@@ -54,6 +61,7 @@ class Campaign:
     jobs: int = 1
     archive: Archive | None = None
     draw: Draw = figure.draw
+    summarize: Summarize = summary_page
 
     def run(self, console: Console) -> list[Results]:
         """Run what is missing, and write OUT/TABLE.md, .json and .png.
@@ -169,8 +177,8 @@ class _Progress:
         """Write the page with its picture, and print its tables."""
         results, out = self._results(), self.campaign.out
         self.campaign.write(results, with_picture=True)
-        page = f"\n{heading(results)}\n\n{table(results)}\n\n{orderings(results)}".rstrip()
-        console.print(f"{page}\n\nwrote {out / results.file_name}.md", markup=False)
+        page = self.campaign.summarize(results)
+        console.print(f"\n{page}\n\nwrote {out / results.file_name}.md", markup=False)
         return results
 
     def _results(self) -> Results:
