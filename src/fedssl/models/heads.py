@@ -12,14 +12,18 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedssl.models.model import Model
+from fedssl.models.norms import group_norm
 from fedssl.models.options import ModelConfig
 
 
-def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again."""
+def mlp(inputs: int, hidden: int, outputs: int, norm: str = "batch") -> nn.Sequential:
+    """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again.
+
+    With `norm="group"` group normalisation, which has a bias of its own, takes BatchNorm's place.
+    """
     return nn.Sequential(
         nn.Linear(inputs, hidden, bias=False),
-        nn.BatchNorm1d(hidden),
+        nn.BatchNorm1d(hidden) if norm == "batch" else group_norm(hidden),
         nn.ReLU(inplace=True),
         nn.Linear(hidden, outputs),
     )
@@ -34,12 +38,12 @@ def build_projector(features: int, config: ModelConfig) -> nn.Module:
         return nn.Sequential(
             hidden, nn.ReLU(inplace=True), nn.Linear(hidden.out_features, config.projector_out)
         )
-    return mlp(features, config.projector_hidden, config.projector_out)
+    return mlp(features, config.projector_hidden, config.projector_out, config.norm)
 
 
 def build_predictor(config: ModelConfig) -> nn.Module:
     """From one view's projection to the other's."""
-    return mlp(config.projector_out, config.predictor_hidden, config.projector_out)
+    return mlp(config.projector_out, config.predictor_hidden, config.projector_out, config.norm)
 
 
 def project(model: Model, images: Tensor) -> Tensor:

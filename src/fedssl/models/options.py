@@ -32,6 +32,10 @@ class ModelConfig(Options):
     projector: Literal["mlp", "linear"] = Field(
         "mlp", description="mlp: Linear-BN-ReLU-Linear; linear: one layer without projector_hidden"
     )
+    norm: Literal["batch", "group"] = Field(
+        "batch",
+        description="normalisation of encoder and heads; group: of each image by itself, without statistics",
+    )
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
     projector_norm: Literal["batch", "none"] = Field(
