@@ -89,6 +89,7 @@ class RoundLoop:
     ) -> None:
         self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
         self.tools = server_tools(config, model)
+        self.variances = model.variances()
         self.memory_rounds: dict[int, int] = {}
 
     def run(
@@ -161,7 +162,7 @@ class RoundLoop:
     def _try_to_add(self, upload: Upload, expected: State, aggregate: Aggregate) -> str:
         """Why the upload could not be folded in (empty: it was)."""
         limits = self.config.participation
-        problem = problem_with(upload, expected, limits.max_change, limits.max_images)
+        problem = problem_with(upload, expected, limits.max_change, limits.max_images, self.variances)
         if problem:
             return problem
         try:

@@ -95,6 +95,14 @@ class Model(nn.Module):
         buffers = {name for name, _ in self.named_buffers()}
         return frozenset(name for name in self.normalisation_names() if name in buffers)
 
+    def variances(self) -> frozenset[str]:
+        """Running variances of normalisation layers, found by module type: they cannot be negative."""
+        return frozenset(
+            f"{path}.running_var"
+            for path, module in self.named_modules()
+            if is_normalisation(module) and isinstance(getattr(module, "running_var", None), Tensor)
+        )
+
     def sources(self) -> dict[str, str]:
         """For every tensor of a copied part, the name of the tensor it is a copy of.
 
