@@ -115,6 +115,7 @@ class RoundLoop:
         self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
         self.tools = server_tools(config, model)
         self.kinds = model.kinds()
+        self.variances = model.variances()
         self.memory_rounds: dict[int, int] = {}
 
     def run(
@@ -217,7 +218,7 @@ class RoundLoop:
         """Why the upload could not be folded in (empty: it was)."""
         limits, other = self.config.participation, self.guard.expected(expected)
         if other is None:
-            problem = problem_with(upload, expected, limits.max_change, limits.max_images)
+            problem = problem_with(upload, expected, limits.max_change, limits.max_images, self.variances)
         else:
             problem = problem_with(upload, other)
         if problem:

@@ -105,6 +105,14 @@ class Model(nn.Module):
                 found[name] = "beta" if name.endswith("bias") else rest
         return found
 
+    def variances(self) -> frozenset[str]:
+        """Running variances of normalisation layers, found by module type: they cannot be negative."""
+        return frozenset(
+            f"{path}.running_var"
+            for path, module in self.named_modules()
+            if is_normalisation(module) and isinstance(getattr(module, "running_var", None), Tensor)
+        )
+
     def sources(self) -> dict[str, str]:
         """For every tensor of a copied part, the name of the tensor it is a copy of.
 
