@@ -1,6 +1,5 @@
 import pytest
 import torch
-
 from tests.toys import byol_like
 
 from fedssl.engines.check import problem_with

@@ -11,7 +11,6 @@ from torch import Tensor
 from fedssl.state import State, Upload, distance
 from fedssl.vectors import flat, square
 
-
 # No honest client comes near these; sums of what is within them are finite.
 LARGEST = 1e12  # a weight, a statistic, a loss
 STEPS = 10**9  # by which a counter may change in a round
