@@ -197,7 +197,12 @@ class Experiment:
         directory.write_encoder(
             {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
             describe_with_input(
-                self.live.network.encoder, config.data.mean, config.data.std, images.size, images.channels
+                self.live.network.encoder,
+                config.data.mean,
+                config.data.std,
+                images.size,
+                images.channels,
+                config.data.window,
             )
             | {"trained": encoder.owner}
             | ({"init": config.model.init} if config.model.init else {}),

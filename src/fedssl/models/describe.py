@@ -35,8 +35,14 @@ def describe(
 
 
 def describe_with_input(
-    encoder: Encoder, mean: Levels, std: Levels, size: tuple[int, int], channels: int
+    encoder: Encoder, mean: Levels, std: Levels, size: tuple[int, int], channels: int, window: Any = "auto"
 ) -> dict[str, Any]:
-    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std."""
-    normalised = {"mean": per_channel(mean, channels), "std": per_channel(std, channels)}
-    return {**encoder.description, "input": {"size": list(size), "channels": channels, **normalised}}
+    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std.
+
+    `window` is `data.window`, the values that became 0 and 1; it is only said where it was chosen.
+    """
+    given: dict[str, Any] = {"size": list(size), "channels": channels}
+    given |= {"mean": per_channel(mean, channels), "std": per_channel(std, channels)}
+    if window != "auto":
+        given["window"] = window
+    return {**encoder.description, "input": given}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedssl.data.cache import Shape
+from fedssl.data.options import Window
 from fedssl.engines.runner import find_device
 from fedssl.errors import RunError
 from fedssl.models.describe import rebuild
@@ -49,6 +50,12 @@ class Trained:
         """Height, width and channels of the images it was trained on."""
         given = self.description["input"]
         return given["size"][0], given["size"][1], given["channels"]
+
+    @property
+    def window(self) -> Window:
+        """The pixel values that were black and white in training."""
+        window = self.description["input"].get("window", "auto")
+        return window if isinstance(window, str) else tuple(window)
 
     @property
     def features(self) -> int:
