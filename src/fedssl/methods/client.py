@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,15 @@ from fedssl.models.model import Model
 from fedssl.objectives.objective import Objective
 from fedssl.rng import torch_rng
 from fedssl.state import State, restore
+
+if TYPE_CHECKING:
+    from fedssl.methods.training import Training
+
+
+class LocalTrainer(Protocol):
+    """Something that trains in place of `fedssl.methods.training.train_locally`, with its arguments."""
+
+    def __call__(self, client: Client, **options: Any) -> Training: ...
 
 
 class ClientFailure(Exception):
@@ -40,6 +50,7 @@ class Client:
     deadline: float = field(default=float("inf"))
     uploads: frozenset[str] = frozenset()  # names of the tensors that leave the client
     notes: dict[str, float] = field(default_factory=dict)  # numbers that it keeps from round to round
+    local_trainer: LocalTrainer | None = None  # takes the place of `train_locally` (privacy)
     received: State = field(default_factory=dict)  # the model it was sent; set by the runner before training
 
     def rng(self, purpose: str) -> torch.Generator:

@@ -58,6 +58,9 @@ def train_locally(
     purpose: str = "train",
 ) -> Training:
     """Minimise a loss (the objective's) over the client's images with a fresh optimizer."""
+    if client.local_trainer is not None:
+        given = {"loss": loss, "model": model, "parameters": parameters, "epochs": epochs}
+        return client.local_trainer(client, purpose=purpose, **given)
     model, objective, config = model or client.model, client.objective, client.config
     loss_of = loss or objective_loss(client, model)
     trained = objective.trained(model) if parameters is None else parameters

@@ -1,0 +1,228 @@
+"""Example-level differential privacy: a client trains with DP-SGD (Abadi et al. 2016), by Opacus.
+
+In every step each image is drawn with the same probability, the gradient of each is shortened to
+`privacy.clip`, and noise is added to their sum. The guarantee holds for one image of a client, against
+everybody who sees what the client uploads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedssl.errors import ConfigError
+from fedssl.methods.client import Client, ClientFailure
+from fedssl.methods.optimizers import Optimizer
+from fedssl.methods.training import Training, learning_rate, objective_loss, prepare_batches
+from fedssl.models.model import Model
+from fedssl.models.pointwise import Pointwise
+from fedssl.privacy.accountant import Release
+from fedssl.privacy.options import PrivacyConfig
+from fedssl.privacy.protector import SECRET_FILE, is_secret
+from fedssl.privacy.spent import SpentFile
+from fedssl.privacy.stream import derive_key, run_secret
+
+if TYPE_CHECKING:
+    from opacus.optimizers import DPOptimizer
+
+    from fedssl.config import Config
+
+
+class ExampleTrainer:
+    """Trains one client in one round, in place of `train_locally`.
+
+    Args:
+        privacy: the config section.
+        seed: of the noise.
+        spent: what the client has spent in earlier rounds.
+    """
+
+    def __init__(self, privacy: PrivacyConfig, seed: int, spent: SpentFile) -> None:
+        self.privacy, self.seed, self.spent = privacy, seed, spent
+        self.steps = 0
+
+    def __call__(
+        self,
+        client: Client,
+        *,
+        loss: Any = None,
+        model: Model | None = None,
+        parameters: list[nn.Parameter] | None = None,
+        epochs: float | None = None,
+        purpose: str = "train",
+    ) -> Training:
+        """Train `client.model` on the objective, and nothing else."""
+        if loss is not None or model is not None or parameters is not None or self.steps:
+            raise ConfigError(
+                "privacy.mode=example trains one model on the objective alone, and this method has a loss "
+                "or a second model of its own: use method.name=fedavg, fedper, fedbn, or fedema"
+            )
+        if self.privacy.delta * len(client.images) >= 1:
+            raise ClientFailure(
+                f"privacy.delta={self.privacy.delta:g} is not below 1 ÷ {len(client.images)}, its images"
+            )
+        release, self.steps = sampling(client, self.privacy, epochs or client.config.epochs)
+        told = self._spend(client, release)
+        rng = client.rng(f"{purpose}/order")
+        chosen = (
+            (torch.rand(len(client.images), generator=rng) < release.rate).nonzero().flatten()
+            for _ in range(self.steps)
+        )
+        with per_image_gradients(client.model, client.objective.trained(client.model)) as trained:
+            views = self._train(client, trained, chosen, purpose)
+        return Training(0.0, self.steps, views, told)
+
+    def _spend(self, client: Client, release: Release) -> dict[str, float]:
+        """Write the round into the client's ledger before it trains; a spent budget ends its part."""
+        budget, delta = self.privacy.epsilon, self.privacy.delta
+        before = self.spent.before(client.round)
+        after = before.after(release, self.steps)
+        epsilon = after.epsilon(delta)
+        if budget and epsilon > budget:
+            raise ClientFailure(
+                f"its privacy budget is spent: this round would make ε = {epsilon:.4g}, and "
+                f"privacy.epsilon is {budget:g}"
+            )
+        self.spent.add(client.round, release, self.steps)
+        told = {"epsilon": epsilon}
+        if budget:
+            told["epsilon_next"] = after.after(release, self.steps).epsilon(delta)
+        return told
+
+    def _train(
+        self, client: Client, trained: list[nn.Parameter], chosen: Iterator[Tensor], purpose: str
+    ) -> int:
+        model, objective, config = client.model, client.objective, client.config
+        loss_of = objective_loss(client)
+        optimizer = Optimizer(trained, config, learning_rate(config, client.round, client.rounds))
+        private = self._private(trained, client)
+        draws, views = client.rng(f"{purpose}/views"), 0
+        model.train()
+        for positions in chosen:
+            private.zero_grad(set_to_none=True)
+            if len(positions):
+                (batch,) = prepare_batches(client, iter([positions]), draws)
+                loss_of(batch).backward()  # type: ignore[no-untyped-call]
+                views += len(batch.views) * len(positions)
+            else:
+                for parameter in trained:
+                    parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
+            private.pre_step()
+            optimizer.step()
+            objective.after_step(model)
+            client.check_deadline()
+        private.zero_grad(set_to_none=True)
+        if not all(bool(parameter.isfinite().all()) for parameter in trained):
+            raise ClientFailure("parameters are not finite after training")
+        return views
+
+    def _private(self, trained: list[nn.Parameter], client: Client) -> DPOptimizer:
+        """Opacus clips, sums and adds noise; fedssl's own optimizer then makes the step."""
+        from opacus.optimizers import DPOptimizer
+
+        generator = torch.Generator(client.device).manual_seed(self.seed)
+        return DPOptimizer(
+            torch.optim.SGD(trained, lr=1.0),
+            noise_multiplier=self.privacy.noise,
+            max_grad_norm=self.privacy.clip,
+            expected_batch_size=min(client.config.batch_size, len(client.images)),
+            generator=generator,
+        )
+
+
+def example_trainer(config: Config, folder: Path, client: int, round: int) -> ExampleTrainer:
+    """The trainer of one client in one round.
+
+    At a site a round that is repeated after a crash of the server may begin from another global model. With
+    the same noise the difference of both uploads would be free of noise, so there it is new every time.
+    """
+    repeats = config.engine.sees_clients or not is_secret(config)
+    secret = run_secret(is_secret(config), config.seed, folder.parent / SECRET_FILE)
+    key = derive_key(secret, round, "example", client, "" if repeats else os.urandom(16).hex())
+    spent = SpentFile(folder / str(client) / "privacy-spent.jsonl", repeats)
+    return ExampleTrainer(config.privacy, int.from_bytes(key[:8], "little") >> 1, spent)
+
+
+def sampling(client: Client, privacy: PrivacyConfig, epochs: float) -> tuple[Release, int]:
+    """What one step of a client costs, and how many steps it takes in a round."""
+    images = len(client.images)
+    rate = min(1.0, client.config.batch_size / images)
+    return Release(rate, privacy.noise), max(1, round(epochs / rate))
+
+
+@contextmanager
+def per_image_gradients(model: Model, trained: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Every backward pass also leaves each image's own gradients, as long as this lasts.
+
+    Parameters that belong to a module with parts (a table of positions, a mask token) are not trained: the
+    gradients of each image are taken from the inputs and outputs of layers.
+
+    Yields:
+        The parameters that can be trained.
+    """
+    from opacus.grad_sample.conv import compute_conv_grad_sample
+    from opacus.grad_sample.grad_sample_module import GradSampleHooks
+
+    GradSampleHooks.GRAD_SAMPLERS.setdefault(Pointwise, compute_conv_grad_sample)
+    fixed = [p for p in composite_parameters(model) if p.requires_grad]
+    changed = [module for module in model.modules() if getattr(module, "inplace", False)]
+    for parameter in fixed:
+        parameter.requires_grad_(False)
+    for module in changed:
+        module.inplace = False  # type: ignore[assignment]
+    hooks = GradSampleHooks(model, strict=False, loss_reduction="mean")
+    try:
+        yield [parameter for parameter in trained if parameter.requires_grad]
+    finally:
+        hooks.cleanup()
+        for parameter in model.parameters():
+            for name in ("grad_sample", "summed_grad", "_forward_counter"):
+                if hasattr(parameter, name):
+                    delattr(parameter, name)
+        for parameter in fixed:
+            parameter.requires_grad_(True)
+        for module in changed:
+            module.inplace = True  # type: ignore[assignment]
+
+
+def composite_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that belong directly to a module which also has parts."""
+    return [
+        parameter
+        for module in model.modules()
+        if any(True for _ in module.children())
+        for parameter in module.parameters(recurse=False)
+    ]
+
+
+def check_objective(config: Config) -> None:
+    """Raise a ConfigError for an objective, or settings of training, that DP-SGD cannot have."""
+    objective, train = config.objective, config.train
+    if objective.couples:
+        raise ConfigError(
+            f"objective.name={objective.name} {objective.couples}, so that one image changes the gradients "
+            "of others, and the noise of privacy.mode=example would not hide it: use mae, byol or simsiam, or "
+            "privacy.mode=client"
+        )
+    if train.clip:
+        raise ConfigError("train.clip shortens mean gradients; with privacy.mode=example set privacy.clip")
+    if train.compile or train.precision == "bf16":
+        key = "train.compile=true" if train.compile else "train.precision=bf16"
+        raise ConfigError(
+            f"{key} does not give the gradients of single images, which privacy.mode=example needs"
+        )
+
+
+def check_model(config: Config, model: nn.Module) -> None:
+    """Raise a ConfigError if normalisation makes images depend on each other."""
+    if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        raise ConfigError(
+            f"model.encoder={config.model.encoder} with objective.name={config.objective.name} has BatchNorm "
+            "layers, through which one image changes the gradients of others: set model.norm=group"
+        )
