@@ -46,6 +46,8 @@ def check_config(config: Config) -> None:
         require("opacus", "privacy", "privacy.mode=example")
         check_objective(config)
         _check_losses(config)
+    if privacy.on or privacy.by_example:
+        _check_recalibration(config)
     if privacy.secure:
         require_secure_aggregation()
     if privacy.on:
@@ -65,6 +67,17 @@ def _check_noise(config: Config) -> None:
     if not privacy.noise:
         raise ConfigError(
             f"privacy.mode={privacy.mode} needs privacy.noise: `fedssl privacy` shows what a budget needs"
+        )
+
+
+def _check_recalibration(config: Config) -> None:
+    if config.probe.recalibrate:
+        key = (
+            "privacy.secure=true" if config.privacy.mode == "none" else f"privacy.mode={config.privacy.mode}"
+        )
+        raise ConfigError(
+            f"probe.recalibrate=true asks clients for statistics of their images, past the protection of {key}: "
+            "leave it out, or set model.norm=group"
         )
 
 
