@@ -8,6 +8,7 @@ everybody who sees what the client uploads.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,10 +167,9 @@ def per_image_gradients(model: Model, trained: list[nn.Parameter]) -> Iterator[l
     Yields:
         The parameters that can be trained.
     """
-    from opacus.grad_sample.conv import compute_conv_grad_sample
     from opacus.grad_sample.grad_sample_module import GradSampleHooks
 
-    GradSampleHooks.GRAD_SAMPLERS.setdefault(Pointwise, compute_conv_grad_sample)
+    GradSampleHooks.GRAD_SAMPLERS.setdefault(Pointwise, pointwise_gradients)
     fixed = [p for p in composite_parameters(model) if p.requires_grad]
     changed = [module for module in model.modules() if getattr(module, "inplace", False)]
     for parameter in fixed:
@@ -178,6 +178,8 @@ def per_image_gradients(model: Model, trained: list[nn.Parameter]) -> Iterator[l
         module.inplace = False  # type: ignore[assignment]
     hooks = GradSampleHooks(model, strict=False, loss_reduction="mean")
     try:
+        # Images take no gradients, which PyTorch warns of in the first layer's hook.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
         yield [parameter for parameter in trained if parameter.requires_grad]
     finally:
         hooks.cleanup()
@@ -189,6 +191,20 @@ def per_image_gradients(model: Model, trained: list[nn.Parameter]) -> Iterator[l
             parameter.requires_grad_(True)
         for module in changed:
             module.inplace = True  # type: ignore[assignment]
+
+
+def pointwise_gradients(
+    layer: Pointwise, activations: list[Tensor], backprops: Tensor
+) -> dict[nn.Parameter, Tensor]:
+    """Each image's gradients of a strided 1×1 convolution, for Opacus, which knows of plain ones only."""
+    down, across = layer.stride
+    seen = activations[0][:, :, ::down, ::across]
+    found: dict[nn.Parameter, Tensor] = {}
+    if layer.weight.requires_grad:
+        found[layer.weight] = torch.einsum("nohw,nihw->noi", backprops, seen)[..., None, None]
+    if layer.bias is not None and layer.bias.requires_grad:
+        found[layer.bias] = backprops.sum(dim=(2, 3))
+    return found
 
 
 def composite_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -206,8 +222,8 @@ def check_objective(config: Config) -> None:
     objective, train = config.objective, config.train
     if objective.couples:
         raise ConfigError(
-            f"objective.name={objective.name} {objective.couples}, so that one image changes the gradients "
-            "of others, and the noise of privacy.mode=example would not hide it: use mae, byol or simsiam, or "
+            f"objective.name={objective.name} {objective.couples}: one image changes the gradients of "
+            "others, and the noise of privacy.mode=example would not hide it; use mae, byol or simsiam, or "
             "privacy.mode=client"
         )
     if train.clip:

@@ -72,12 +72,11 @@ def _check_noise(config: Config) -> None:
 
 def _check_recalibration(config: Config) -> None:
     if config.probe.recalibrate:
-        key = (
-            "privacy.secure=true" if config.privacy.mode == "none" else f"privacy.mode={config.privacy.mode}"
-        )
+        mode = config.privacy.mode
+        key = "privacy.secure=true" if mode == "none" else f"privacy.mode={mode}"
         raise ConfigError(
-            f"probe.recalibrate=true asks clients for statistics of their images, past the protection of {key}: "
-            "leave it out, or set model.norm=group"
+            "probe.recalibrate=true asks clients for statistics of their images, past the protection of "
+            f"{key}: leave it out, or set model.norm=group"
         )
 
 
