@@ -14,7 +14,7 @@ from fedssl.data.views import plain
 from fedssl.engines.live import LiveRun
 from fedssl.engines.local import InProcess
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.recalibration import Recalibration, measure, some_views
+from fedssl.engines.recalibration import Recalibration, measure, recalibrates, some_views
 from fedssl.engines.tasks import Task
 from fedssl.errors import ConfigError
 from fedssl.evaluation.loaded import load_run
@@ -124,6 +124,20 @@ def test_a_client_that_fails_is_left_out_with_a_warning(tmp_path):
     run.federation.parts[1] = run.federation.parts[1][:0]
     with pytest.warns(UserWarning, match=r"without 1 clients \(client 1: has no images\)"):
         assert Recalibration(run.runner, InProcess(run.runner).run).of(scaled_model(run))
+
+
+@pytest.mark.parametrize("keys", [{"privacy.mode": "client", "privacy.noise": 1.0}, {"privacy.secure": True}])
+def test_under_privacy_nobody_sends_statistics(tmp_path, keys):
+    """Not even if the server asks: a single client's would be without noise and masks."""
+    run = live_run(tmp_path, **keys)
+    for kind in ("by-batch", "by-statistics"):
+        outcome = run.runner.run(Task(1, 0, Broadcast(scaled_model(run)), measure=kind))
+        assert outcome.upload is None
+        assert "without the noise or masks" in outcome.failure
+    scaling = {"aggregation.name": "l-dawa", "aggregation.client_side": True}
+    assert not recalibrates(load(SMALL, {**keys, **scaling}))
+    with pytest.raises(ConfigError, match=r"probe\.recalibrate=true"):
+        recalibrates(load(SMALL, {**keys, "probe.recalibrate": True}))
 
 
 PROBED = {"probe": {"every": 0, "protocol": "linear"}, "rounds": 2}

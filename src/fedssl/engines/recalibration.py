@@ -25,7 +25,7 @@ from fedssl.aggregation.fedavg import FedAvg
 from fedssl.aggregation.pooling import MEAN, VARIANCE, pairs
 from fedssl.engines.check import problem_with
 from fedssl.engines.tasks import Outcome, Task
-from fedssl.errors import RunError
+from fedssl.errors import ConfigError, RunError
 from fedssl.methods.client import Client
 from fedssl.state import Broadcast, State, Upload
 from fedssl.storage import load_tensors, save_tensors
@@ -39,13 +39,23 @@ IMAGES = 1024  # of all clients together
 FEWEST = 32  # of one client
 CHUNK = 256
 
+UNPROTECTED = "a client's BatchNorm statistics would be sent without the noise or masks of section privacy"
+
 Ask = Callable[[Sequence[Task]], Iterable[Outcome]]
 
 
 def recalibrates(config: Config) -> bool:
-    """Whether probes see fresh statistics: as `probe.recalibrate` says, else where weights are scaled."""
+    """Whether probes see fresh statistics: as `probe.recalibrate` says, else where weights are scaled.
+
+    Raises:
+        ConfigError: privacy is on. Statistics of one client would be sent without noise or masks.
+    """
     asked = config.probe.recalibrate
-    return config.aggregation.scales_weights if asked is None else asked
+    if not config.privacy.on:
+        return config.aggregation.scales_weights if asked is None else asked
+    if asked:
+        raise ConfigError(f"probe.recalibrate=true: {UNPROTECTED}; set it to false, or privacy.mode=none")
+    return False
 
 
 def pooling(config: Config) -> FedAvg:

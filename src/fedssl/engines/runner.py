@@ -16,7 +16,7 @@ from fedssl.data.federation import Federation
 from fedssl.data.views import Views
 from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.recalibration import measure, pooling, some_views, statistics_of
+from fedssl.engines.recalibration import UNPROTECTED, measure, pooling, some_views, statistics_of
 from fedssl.engines.start import load_start
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
@@ -263,6 +263,8 @@ class ClientRunner:
 
     def _measure(self, task: Task) -> Outcome:
         """Statistics of the received encoder on this client's images, in place of a trained model."""
+        if self.config.privacy.on:  # whatever a server asks for
+            raise ClientFailure(UNPROTECTED)
         model = task.broadcast.model
         restore(self.model, {**self.initial, **model})
         found = self.measured(task.client, self.model.part("encoder"), task.measure == "by-batch")
