@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
-from fedssl.commands import deploying, generating, looking, privacy, using
+from fedssl.commands import comparing, deploying, generating, looking, privacy, using
 from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
 from fedssl.trust import trusting
@@ -275,6 +275,7 @@ COMMANDS = {
     "run": Command("train a federation and probe its encoder", _run_arguments, _run),
     "resume": Command("continue a run from its last checkpoint", _resume_arguments, _resume),
     "eval": Command("evaluate the encoder of a run", _eval_arguments, _eval),
+    **comparing.COMMANDS,
     **looking.COMMANDS,
     "reproduce": Command("run a table or figure of a paper", _reproduce_arguments, _reproduce),
     "theory": Command(

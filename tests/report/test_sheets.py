@@ -11,7 +11,7 @@ from tests.report.handmade import finished
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two settings with two seeds each: 80 and 82 %, 70 and 71 %; a nested folder, and one without a run."""
+    """Two settings with two seeds each: 80 and 82 %, 70 and 71 %; and a folder that is no run."""
     for method, accuracies in (("fedema", (0.80, 0.82)), ("fedavg", (0.70, 0.71))):
         for seed, accuracy in enumerate(accuracies):
             finished(tmp_path / "runs" / method / f"s{seed}", accuracy, seed=seed, method=method)

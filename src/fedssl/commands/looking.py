@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ def write_page(
     fast: bool = False,
     projection: Projection = "tsne",
     centralized: str | None = None,
+    names: Mapping[Path, str] | None = None,
 ) -> None:
     """Write a report, say what it leaves out, and where it is."""
     from fedssl.report.html.report import write_document
@@ -77,7 +78,13 @@ def write_page(
 
     with bar() as progress:
         shown = write_document(
-            runs, out, fast=fast, projection=projection, centralized=centralized, progress=progress
+            runs,
+            out,
+            fast=fast,
+            projection=projection,
+            centralized=centralized,
+            names=names,
+            progress=progress,
         )
     for run in shown["runs"]:
         if run["images"].get("missing"):

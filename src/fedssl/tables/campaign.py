@@ -20,6 +20,12 @@ from fedssl.tables.runner import Outcome, run_cells
 from fedssl.tables.table import Table
 
 Draw = Callable[[Results, Path], bool]
+Show = Callable[[Results], str]
+
+
+def summary_page(results: Results) -> str:
+    """What is printed at the end: numbers, then orderings."""
+    return f"{heading(results)}\n\n{table(results)}\n\n{orderings(results)}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Campaign:
         rows, columns: names of those to run, separated by commas; empty: all. Only with a single table.
         out: the folder for pages and runs.
         draw: draws a table's figure into a file; false if there is nothing to draw yet.
+        show: what is printed of a table at its end.
     """
 
     tables: Sequence[Table]
@@ -44,6 +51,7 @@ class Campaign:
     columns: str = ""
     out: Path = Path("runs/tables")
     draw: Draw = figure.draw
+    show: Show = summary_page
 
     def run(self, console: Console) -> list[Results]:
         """Run what is missing, and write OUT/TABLE.md, .json and .png.
@@ -90,8 +98,7 @@ class Campaign:
 
         console.print(f"{empty.table.label}: {len(planned)} cells", markup=False)
         results = written(run_cells(planned, self.out / "runs", console, written), final=True)
-        page = f"\n{heading(results)}\n\n{table(results)}\n\n{orderings(results)}".rstrip()
-        console.print(f"{page}\n\nwrote {self.out / results.file_name}.md", markup=False)
+        console.print(f"\n{self.show(results)}\n\nwrote {self.out / results.file_name}.md", markup=False)
         return results
 
     def _write(self, results: Results, final: bool) -> None:

@@ -25,13 +25,15 @@ def document(
     images: Images | None = None,
     left_out: str = FAST,
     centralized: str | Path | None = None,
+    names: Mapping[Path, str] | None = None,
 ) -> dict[str, Any]:
     """All that there is to show of these runs; `images` is asked once for each setting.
 
-    `centralized` is a run on all images in one place, whose probes stand beside those of the others.
+    `centralized` is a run on all images in one place, whose probes stand beside those of the others;
+    `names` are names of settings by the folders of their runs.
     """
     runs, central = unique(paths), None if centralized is None else read(centralized)
-    found = compare.groups(runs)
+    found = compare.groups(runs, names)
     several = len(runs) > 1
     listed = [
         one(run, group, _images(run, group, images, left_out), central if not several else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ def write_document(
     projection: images.Projection,
     centralized: str | Path | None,
     progress: Progress | None,
+    names: Mapping[Path, str] | None = None,
 ) -> dict[str, Any]:
     """The same; what the page shows is returned."""
     images.check(projection)
@@ -55,6 +56,6 @@ def write_document(
     def draw(path: Path) -> dict[str, Any]:
         return images.look(path, projection, progress or images.silent)
 
-    shown = document(runs, None if fast else draw, centralized=centralized)
+    shown = document(runs, None if fast else draw, centralized=centralized, names=names)
     page.write(shown, Path(file))
     return shown
