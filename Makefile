@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: install ## train a non-IID federation on handwritten digits (under 3 minutes)
-	$(BIN)/fedssl run data.name=digits --out runs/demo-$$(date +%Y%m%d-%H%M%S)
+	$(BIN)/fedssl run data.name=digits --report --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: install lint ## lint, types and all tests
 	$(BIN)/python -m pytest -n 3 --dist worksteal

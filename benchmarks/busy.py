@@ -64,6 +64,7 @@ def seconds_per_round(
     plays: Mapping[Setting, Mapping[str, Play]], pieces: int, turn: float
 ) -> dict[Setting, dict[str, float]]:
     """Mean seconds of a round, by setting and condition."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that nothing is left behind
     contestants: dict[tuple[Setting, str], Contestant] = {}
     with endless_loops(os.cpu_count() or 1) as loops:
         try:

@@ -92,6 +92,9 @@ def against_fedavg(options: argparse.Namespace, file: Path, folder: Path) -> lis
     ]
 
 
+SETTINGS = {"fedstyle": {"method.style_epochs": 1}, "featarc": {"method.target": "projection"}}
+
+
 def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> list[Ratio]:
     needed = {
         "ditto": Needs(networks=2),
@@ -101,7 +104,7 @@ def against_passes(options: argparse.Namespace, file: Path, folder: Path) -> lis
     }
     ratios = []
     for name, needs in needed.items():
-        settings = {"method.style_epochs": 1} if name == "fedstyle" else {}
+        settings = SETTINGS.get(name, {})
         config = config_of(
             file, model__encoder=options.encoder, model__width=options.width, method=name, **settings
         )

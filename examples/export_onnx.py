@@ -57,7 +57,7 @@ def main() -> None:
             quiet=True,
         )
         for file in export(run.path, "onnx", Path(name) / "digits.onnx"):
-            print(f"written: {file.name}, {file.stat().st_size:,} bytes")
+            print(f"wrote {file.name}, {file.stat().st_size:,} bytes")
         subprocess.run([sys.executable, "-c", CONSUMER], cwd=name, check=True)
 
 

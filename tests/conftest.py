@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 
 import pytest
 
@@ -11,6 +12,9 @@ from tests.suite.skips import skips_of, summarize_skips
 # Threads that wait for each other sleep: tests run side by side, and a thread that spins takes the core from
 # the one it waits for. (OpenMP reads this when PyTorch is loaded, which is later than here.)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Files that tests run are not recorded as trusted by the user who tests.
+os.environ.setdefault("FEDSSL_HOME", tempfile.mkdtemp(prefix="fedssl-tests-"))
 
 
 def pytest_configure() -> None:

@@ -11,7 +11,7 @@ import fedssl
 SMALL: dict[str, Any] = {
     "data": {"name": "digits", "limit": 100},
     "partition": {"scheme": "classes", "clients": 5, "classes": 2},
-    "model": {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidden": 8},
+    "model": {"width": 4, "projector_hidden": 16, "projector_out": 16, "predictor_hidden": 8},
     "train": {"batch_size": 16, "epochs": 1.0},
     "rounds": 3,
     "probe": {"every": 0, "protocol": "none"},

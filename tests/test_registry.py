@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from fedssl.aggregation import AGGREGATIONS
+from fedssl.config import load
 from fedssl.errors import ConfigError
 from fedssl.methods import METHODS
 from fedssl.registry import Registry
@@ -47,8 +48,39 @@ def test_only_the_right_kind_of_class_is_accepted(tmp_path):
     )
     assert AGGREGATIONS.get(f"{file}:Mine").__name__ == "Mine"
     for name in ("Mine", "number"):
-        with pytest.raises(ConfigError, match=r"must be a subclass of fedssl.methods.method.Method"):
+        with pytest.raises(ConfigError, match=r"must be a subclass of fedssl.methods.method.Method") as error:
             METHODS.get(f"{file}:{name}")
+        said = f"it is an aggregation: aggregation.name={file}:Mine"
+        assert (said in str(error.value)) == (name == "Mine")
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "name"),
+    [
+        ("method.name", "FedEMA", "fedema"),
+        ("objective.name", "SimCLR", "simclr"),
+        ("aggregation.name", "L-DAWA", "l-dawa"),
+        ("partition.scheme", "IID", "iid"),
+        ("data.name", "CIFAR10", "cifar10"),
+        ("data.name", "MNIST+SVHN", "mnist+svhn"),
+        ("model.encoder", "ResNet18", "resnet18"),
+    ],
+)
+def test_capitals_are_forgiven(key, word, name):
+    section, _, main = key.partition(".")
+    assert load(None, {key: word}) == load(None, {key: name})
+    assert load(None, {key: word}).to_dict()[section][main] == name
+
+
+def test_a_name_of_another_kind_says_which_kind_it_is():
+    with pytest.raises(
+        ConfigError, match=r"unknown method 'l-dawa': it is an aggregation: aggregation.name=l-dawa"
+    ):
+        METHODS.get("l-dawa")
+    with pytest.raises(
+        ConfigError, match=r"unknown aggregation 'knn': it is a protocol: eval --protocol=knn"
+    ):
+        AGGREGATIONS.get("knn")
 
 
 def test_a_file_that_does_not_run_is_an_error_that_names_it(tmp_path):

@@ -1,3 +1,40 @@
-"""The version of the package."""
+"""The version of the package, and of the numbers that it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 __version__ = "0.1.0"
+
+
+class Change(NamedTuple):
+    """A change of code that alters the numbers of some runs.
+
+    Attributes:
+        version: the version of the numerics that it brought.
+        configs: values of keys that affected runs have, such as {"method.name": "featarc"}; empty: all.
+        why: what changed, as a page says it of the results that are out of date.
+    """
+
+    version: int
+    configs: Mapping[str, Any]
+    why: str
+
+
+# Raised by hand: append a change here whenever code alters the bits of a run, and name the runs it affects.
+# Stored results of those runs are then shown as stale, and `fedssl reproduce` trains them again.
+CHANGES: Sequence[Change] = ()
+NUMERICS = max((change.version for change in CHANGES), default=1)
+
+
+def change_since(
+    version: int, config: Mapping[str, Any], changes: Sequence[Change] = CHANGES
+) -> Change | None:
+    """The last change that alters what a run of that version and config (keys with dots) would give today."""
+    since = [
+        change
+        for change in changes
+        if change.version > version and all(config.get(key) == value for key, value in change.configs.items())
+    ]
+    return since[-1] if since else None

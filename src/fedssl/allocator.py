@@ -1,8 +1,8 @@
-"""Freed memory stays with the process while it trains.
+"""Keep freed memory in the process while it trains.
 
-A training step allocates its activations and frees them again. The C library gives what is freed back to
-the system, which hands it out anew in the next step page by page, each filled with zeros: on a CPU more
-than a tenth of the step (docs/performance.md).
+A training step allocates its activations and frees them. By default the C library returns freed memory to
+the system, and the next step gets it back page by page, filled with zeros. On a CPU this takes more than a
+tenth of the step (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 # Names and values from malloc.h of the GNU C library.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_MMAP, KEPT_TRIM = 2**30, 2**31 - 1
-USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # what the library itself arrives at in a training process
+USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # what the library itself chooses in a training process
 
 _lock = threading.Lock()
 _depth = 0
@@ -24,9 +24,10 @@ _depth = 0
 
 @contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """What is freed meanwhile is used again; in the end it is given back (GNU C library; elsewhere nothing).
+    """Reuse freed memory inside the block, and return it to the system afterwards.
 
-    This is for the whole process. Of nested ones, and of runs in several threads, the last to end counts.
+    It needs the GNU C library, and does nothing elsewhere. It affects the whole process: with nested or
+    concurrent blocks, memory is returned when the last one ends.
     """
     library = _library()
     _change(1, library)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,16 +15,27 @@ from fedssl.evaluation.protocol import evaluate
 from fedssl.listener import Listener, Listeners
 from fedssl.models.describe import rebuild
 from fedssl.report.console import ConsoleListener
-from fedssl.report.trackers import TensorBoard, WeightsAndBiases
+from fedssl.report.trackers import MLflow, TensorBoard, WeightsAndBiases
 from fedssl.rundir import RunDir
 from fedssl.storage import load_tensors
+from fedssl.trust import trusting
+
+if TYPE_CHECKING:
+    from fedssl.report.html.images import Projection
+    from fedssl.use.embed import Embedded
+    from fedssl.use.finetune import Tuned
 
 
 class Run:
-    """A finished (or stopped) run directory."""
+    """A finished (or stopped) run directory.
 
-    def __init__(self, path: str | Path) -> None:
-        self.directory = RunDir.open(path)
+    Args:
+        path: the run's folder.
+        trust: run Python files that its config names, also those that you have not run before.
+    """
+
+    def __init__(self, path: str | Path, trust: bool = False) -> None:
+        self.directory, self.trust = RunDir.open(path), trust
 
     @property
     def path(self) -> Path:
@@ -32,7 +43,8 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        return self.directory.config()
+        with trusting(self.trust):
+            return self.directory.config()
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -62,10 +74,122 @@ class Run:
         Returns:
             What the protocol found; it is also appended to evaluations.jsonl.
         """
-        return evaluate(self.directory, protocol, options)
+        with trusting(self.trust):
+            return evaluate(self.directory, protocol, options)
+
+    # --- what people do with it ------------------------------------------------------------------
+
+    def report(
+        self,
+        file: str | Path | None = None,
+        *,
+        fast: bool = False,
+        projection: Projection = "tsne",
+        centralized: str | Path | None = None,
+    ) -> Path:
+        """Write the HTML report.
+
+        Args:
+            file: where to; default: report.html in the run's folder.
+            fast: leave out the feature map and the nearest neighbours, which need the images again.
+            projection: of the feature map: "tsne", "umap" or "pca".
+            centralized: a run on all images in one place (`method="centralized"`), to compare with.
+
+        Returns:
+            The file.
+        """
+        from fedssl.report.html.report import write_report
+
+        return write_report(
+            [self.path],
+            file or self.path / "report.html",
+            fast=fast,
+            projection=projection,
+            centralized=centralized,
+        )
+
+    def embed(self, images: str | Path, file: str | Path | None = None, *, device: str = "auto") -> Embedded:
+        """Turn the images below a folder into vectors.
+
+        Args:
+            images: the folder, of any depth.
+            file: also write them to this Parquet file; the vectors are then not kept in memory.
+            device: auto, cpu, cuda or mps.
+
+        Returns:
+            `paths`, their `vectors` [N, features], and the files that were `skipped`, with the reasons.
+        """
+        from fedssl.use.embed import embed, write_parquet
+        from fedssl.use.trained import load_trained
+
+        trained = load_trained(self.path, device)
+        return embed(trained, images) if file is None else write_parquet(trained, images, file)
+
+    def search(
+        self, image: str | Path, images: str | Path | Embedded, count: int = 10, *, device: str = "auto"
+    ) -> list[tuple[Path, float]]:
+        """Find the images most similar to one.
+
+        Args:
+            image: what to look for.
+            images: where: a folder, a Parquet file of vectors, or what `embed` returned.
+            count: how many to return.
+            device: auto, cpu, cuda or mps.
+
+        Returns:
+            Files with their cosine, the most similar first.
+        """
+        from fedssl.use.embed import Embedded, embed, embed_one, read_parquet
+        from fedssl.use.search import nearest
+        from fedssl.use.trained import load_trained
+
+        trained = load_trained(self.path, device)
+        if not isinstance(images, Embedded):
+            stored = str(images).endswith(".parquet")
+            images = read_parquet(images) if stored else embed(trained, images)
+        hits = nearest(images, embed_one(trained, image), count)
+        return [(images.file(hit.number), hit.similarity) for hit in hits]
+
+    def finetune(self, images: str | Path, out: str | Path, **options: Any) -> Tuned:
+        """Train a classifier from few labels on top of the encoder.
+
+        Args:
+            images: a folder CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE.
+            out: a folder for the classifier.
+            **options: `labels` (images of each class, 0: all), `how` ("linear" or "full"), `epochs`, `lr`,
+                `seed`, `device`.
+
+        Returns:
+            The classifier's `scores` on held-out images, and those on the `untrained` encoder.
+        """
+        from fedssl.use.finetune import finetune
+
+        return finetune(self.path, images, out, **options)
+
+    def export(self, to: str, file: str | Path) -> list[Path]:
+        """Write the encoder for other programs.
+
+        Args:
+            to: "safetensors" (for timm) or "onnx".
+            file: the file to write; a model card is written beside it.
+
+        Returns:
+            All files that were written.
+        """
+        from fedssl.use.export import export
+
+        return export(self.path, to, file)
+
+    # --- in consoles and notebooks -------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """In notebooks: what came out, and curves."""
+        from fedssl.report.html.notebook import notebook_html
+
+        return notebook_html(self.path)
 
 
 def run(
@@ -94,18 +218,28 @@ def run(
     return Run(directory.path)
 
 
-def resume(path: str | Path, *, quiet: bool = False, listeners: Sequence[Listener] = ()) -> Run:
+def resume(
+    path: str | Path,
+    *,
+    rounds: int = 0,
+    quiet: bool = False,
+    listeners: Sequence[Listener] = (),
+    trust: bool = False,
+) -> Run:
     """Continue a run from its last checkpoint; a run that has finished is left as it is.
 
     Args:
         path: the run's folder.
+        rounds: train to this round instead of the last one of the run's config, also if it has finished.
         quiet: print nothing.
         listeners: callbacks; those that were given to `run` are not stored, so pass them again.
+        trust: run Python files that its config names, also those that you have not run before.
     """
-    return Run(experiment.resume(path, all_listeners(quiet, listeners)).path)
+    with trusting(trust):
+        return Run(experiment.resume(path, all_listeners(quiet, listeners), rounds).path, trust)
 
 
 def all_listeners(quiet: bool, own: Sequence[Listener] = ()) -> Listener:
     """The console's and the trackers' listeners, then the user's."""
     shown: list[Listener] = [] if quiet else [ConsoleListener()]
-    return Listeners([*shown, TensorBoard(), WeightsAndBiases(), *own])
+    return Listeners([*shown, TensorBoard(), WeightsAndBiases(), MLflow(), *own])

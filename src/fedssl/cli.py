@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
-from fedssl.commands import deploying, generating, looking, using
-from fedssl.commands.command import Command
+from fedssl.commands import comparing, deploying, generating, looking, privacy, using
+from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
+from fedssl.trust import trusting
 
 PURPOSE = "Learn one visual encoder from unlabeled images that never leave their owners."
 
@@ -23,12 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedsslError as error:
         print(f"fedssl: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("\nfedssl: stopped; `fedssl resume RUN` goes on from the last checkpoint", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # a run says how to continue it
+        print(f"\nfedssl: {stop or 'stopped'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `fedssl list | head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file that cannot be read, a folder that cannot be written
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"fedssl: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 def dispatch(words: list[str]) -> int:
@@ -45,7 +51,7 @@ def dispatch(words: list[str]) -> int:
         )
         command.arguments(parser)
         options = parser.parse_intermixed_args(words[1:])
-        with keep_freed_memory():
+        with trusting(getattr(options, "trust", False)), keep_freed_memory():
             command.do(options)
     return 0
 
@@ -61,24 +67,22 @@ def overview() -> str:
 # --- run, resume ----------------------------------------------------------------------------------
 
 
-class _KeysHelp(argparse.Action):
-    """`fedssl run --help`: the usage, and every key of the config with its default and meaning."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from fedssl.commands.keys import describe_keys
-
-        print(parser.format_help())
-        print(describe_keys())
-        parser.exit()
-
-
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-h", "--help", action=_KeysHelp, nargs=0, help="this, and every key of a config")
+    parser.add_argument(
+        "-h",
+        "--help",
+        nargs="?",
+        const="",
+        metavar="SECTION",
+        help="this, the keys of a section of the config, or `all` keys",
+    )
     parser.add_argument(
         "words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides"
     )
     parser.add_argument("--out", help="the run's folder (default: runs/DATA-OBJECTIVE-METHOD)")
+    parser.add_argument("--report", action="store_true", help="also write report.html into the run's folder")
     _quiet(parser)
+    parser.set_defaults(usage=parser.format_help)
 
 
 def _quiet(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +90,9 @@ def _quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.help is not None:
+        _run_help(options)
+        return
     from fedssl.config import load, parse_overrides
 
     first = options.words[:1]
@@ -93,18 +100,59 @@ def _run(options: argparse.Namespace) -> None:
     config = load(file, parse_overrides(options.words[1:] if file else options.words))
     from fedssl import api
 
-    api.run(config, out=options.out, quiet=options.quiet)
+    run = api.run(config, out=options.out, quiet=options.quiet)
+    if options.report:
+        looking.write_page([run.path], run.path / "report.html")
+    if not options.quiet:
+        print(f"\nnext\n{next_commands(run.path, reported=options.report)}")
+
+
+def next_commands(run: Path, reported: bool) -> str:
+    """What most people do with a run."""
+    commands = {
+        f"fedssl report {run} -o report.html": "a page with curves, clients, feature map and neighbours",
+        f"fedssl eval {run} --protocol knn": "another probe; `fedssl list protocols` shows all",
+        f"fedssl embed {run} IMAGES -o vectors.parquet": "vectors of your images",
+        f"fedssl export {run} --to onnx -o encoder": "the encoder for other programs",
+    }
+    shown = list(commands.items())[1 if reported else 0 :][:3]
+    width = max(len(command) for command, _ in shown)
+    return "\n".join(f"  {command:<{width}}  {about}" for command, about in shown)
+
+
+def _run_help(options: argparse.Namespace) -> None:
+    from fedssl.commands import help
+
+    if "=" in options.help:  # `fedssl run --help method.name=./mine.py:Mine`
+        options.words, options.help = [*options.words, options.help], ""
+    if options.help:
+        print(help.describe(options.help, options.words))
+    else:
+        print(f"{options.usage()}\n{help.overview(options.words)}")
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
+    trust_argument(parser)
+    parser.add_argument(
+        "words", nargs="*", metavar="rounds=N", help="train to round N, also if it has finished"
+    )
     _quiet(parser)
 
 
 def _resume(options: argparse.Namespace) -> None:
+    from fedssl.config import parse_overrides
+
+    overrides = parse_overrides(options.words)
+    for key in overrides:
+        if key != "rounds":
+            raise ConfigError(f"{key} cannot change within a run: only rounds; start a new run for the rest")
+    rounds = overrides.get("rounds", 0)
+    if not isinstance(rounds, int) or (overrides and rounds < 1):
+        raise ConfigError(f"rounds={rounds}: a whole number of at least 1 is needed")
     from fedssl import api
 
-    api.resume(options.run, quiet=options.quiet)
+    api.resume(options.run, rounds=rounds, quiet=options.quiet)
 
 
 # --- eval -----------------------------------------------------------------------------------------
@@ -123,6 +171,7 @@ def _eval_arguments(parser: argparse.ArgumentParser) -> None:
         default="linear",
         help="a name in `fedssl list protocols`, or a class of yours: ./file.py:Class (default linear)",
     )
+    trust_argument(parser)
 
 
 def _eval(options: argparse.Namespace) -> None:
@@ -142,39 +191,57 @@ def _eval(options: argparse.Namespace) -> None:
 
 
 def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", nargs="?", help="a recipe (see `fedssl list recipes`); none: all of them")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides for every row")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="TABLE key=value",
+        help="recipes (see `fedssl list recipes`; none: all of them), then overrides for every row",
+    )
     parser.add_argument("--scale", default="smoke", help="smoke, mini, midi or paper (default smoke)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of seeds (default 3)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="number of seeds (default 3; with --stored all that there are)"
+    )
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="S", help="default 0; from 1000 on: for tuning"
     )
     parser.add_argument("--rows", default="", metavar="a,b", help="only these rows of the table")
     parser.add_argument("--columns", default="", metavar="c,d", help="only these columns of the table")
     parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run N cells at once, each in a process with one thread (default 1: one by one)",
+    )
+    parser.add_argument(
+        "--stored", action="store_true", help="tables and pictures from stored results; trains nothing"
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="list what would run, and what it would cost here"
     )
     parser.add_argument("--out", default="runs/reproduce", help="where runs and tables go")
+    parser.add_argument(
+        "--store", metavar="DIR", help="stored results (default: docs/results/cells in a checkout)"
+    )
 
 
 def _reproduce(options: argparse.Namespace) -> None:
     from fedssl.config import parse_overrides
     from fedssl.papers import reproduce
 
-    words = options.overrides
-    table = options.table
-    if table is not None and "=" in table:  # overrides only: all recipes
-        table, words = None, [table, *words]
     reproduce(
-        table,
+        *(word for word in options.words if "=" not in word),
         scale=options.scale,
         seeds=options.seeds,
         first_seed=options.first_seed,
         rows=options.rows,
         columns=options.columns,
+        jobs=options.jobs,
+        stored=options.stored,
         dry_run=options.dry_run,
         out=options.out,
-        overrides=parse_overrides(words),
+        store=options.store,
+        overrides=parse_overrides(word for word in options.words if "=" in word),
     )
 
 
@@ -197,7 +264,7 @@ def _theory(options: argparse.Namespace) -> None:
     studies = [study(d, options.sources, options.seed) for d in track(dimensions, "solving", transient=True)]
     print(table(studies))
     save_picture(options.out, studies)
-    print(f"the picture lies in {options.out}")
+    print(f"wrote {options.out}")
 
 
 # --- list -----------------------------------------------------------------------------------------
@@ -226,6 +293,7 @@ COMMANDS = {
     "run": Command("train a federation and probe its encoder", _run_arguments, _run),
     "resume": Command("continue a run from its last checkpoint", _resume_arguments, _resume),
     "eval": Command("evaluate the encoder of a run", _eval_arguments, _eval),
+    **comparing.COMMANDS,
     **looking.COMMANDS,
     "reproduce": Command("run a table or figure of a paper", _reproduce_arguments, _reproduce),
     "theory": Command(
@@ -233,6 +301,7 @@ COMMANDS = {
     ),
     **using.COMMANDS,
     **generating.COMMANDS,
+    **privacy.COMMANDS,
     **deploying.COMMANDS,
     "list": Command("show what there is to choose from", _list_arguments, _list),
 }

@@ -7,6 +7,8 @@ keys: `method.tau` belongs to `fedssl.methods.fedema`. `fedssl run --help` lists
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from fedssl.methods.options import TrainConfig
     from fedssl.models.options import ModelConfig
     from fedssl.objectives.objective import Objective
+    from fedssl.privacy.options import PrivacyConfig
     from fedssl.report.options import LogConfig
 
 
@@ -46,6 +49,7 @@ class Section:
     home: str
     main: str = ""  # the key that a bare word stands for: method="fedema"
     default: str = ""  # of that key, where the section is chosen from a registry
+    about: str = ""  # a line for help and schema
 
     @property
     def chosen(self) -> bool:
@@ -69,28 +73,53 @@ class Section:
 
 
 SECTIONS = {
-    "data": Section("fedssl.data.options:DataConfig", "name"),
-    "partition": Section("fedssl.data:PARTITIONS", "scheme", "classes"),
-    "shift": Section("fedssl.data:SHIFTS", "name", "none"),
-    "views": Section("fedssl.data:VIEWS", "recipe", "auto"),
-    "model": Section("fedssl.models.options:ModelConfig", "encoder"),
-    "objective": Section("fedssl.objectives:OBJECTIVES", "name", "simclr"),
-    "method": Section("fedssl.methods:METHODS", "name", "fedavg"),
-    "aggregation": Section("fedssl.aggregation:AGGREGATIONS", "name", "fedavg"),
-    "server": Section("fedssl.aggregation.server_optimizer:ServerOptimizer"),
-    "train": Section("fedssl.methods.options:TrainConfig"),
-    "participation": Section("fedssl.engines.options:ParticipationConfig"),
-    "wire": Section("fedssl.engines.options:WireConfig"),
-    "engine": Section("fedssl.engines:ENGINES", "name", "local"),
-    "probe": Section("fedssl.evaluation.options:ProbeConfig"),
-    "semi": Section("fedssl.evaluation.options:SemiConfig"),
-    "detection": Section("fedssl.evaluation.options:DetectionConfig"),
-    "checkpoint": Section("fedssl.engines.options:CheckpointConfig"),
-    "log": Section("fedssl.report.options:LogConfig"),
+    "data": Section(
+        "fedssl.data.options:DataConfig", "name", about="the images: data set or folder, size, channels"
+    ),
+    "partition": Section("fedssl.data:PARTITIONS", "scheme", "classes", about="which client has what images"),
+    "shift": Section("fedssl.data:SHIFTS", "name", "none", about="how the looks of clients' images differ"),
+    "views": Section("fedssl.data:VIEWS", "recipe", "auto", about="augmentations"),
+    "model": Section("fedssl.models.options:ModelConfig", "encoder", about="the encoder and its heads"),
+    "objective": Section(
+        "fedssl.objectives:OBJECTIVES", "name", "simclr", about="what local training minimizes"
+    ),
+    "method": Section(
+        "fedssl.methods:METHODS", "name", "fedavg", about="what clients share, and do with what they receive"
+    ),
+    "aggregation": Section(
+        "fedssl.aggregation:AGGREGATIONS", "name", "fedavg", about="how the server combines uploads"
+    ),
+    "server": Section(
+        "fedssl.aggregation.server_optimizer:ServerOptimizer", about="an optimizer on top of the aggregation"
+    ),
+    "train": Section(
+        "fedssl.methods.options:TrainConfig", about="local training: epochs, batch size, learning rate"
+    ),
+    "participation": Section(
+        "fedssl.engines.options:ParticipationConfig", about="clients per round, limits for their uploads"
+    ),
+    "wire": Section("fedssl.engines.options:WireConfig", about="what travels between server and clients"),
+    "engine": Section(
+        "fedssl.engines:ENGINES", "name", "local", about="where clients run, workers and threads"
+    ),
+    "privacy": Section(
+        "fedssl.privacy.options:PrivacyConfig", about="differential privacy and secure aggregation"
+    ),
+    "probe": Section("fedssl.evaluation.options:ProbeConfig", about="kNN and linear probes"),
+    "semi": Section("fedssl.evaluation.options:SemiConfig", about="few labels (eval --protocol semi)"),
+    "detection": Section(
+        "fedssl.evaluation.options:DetectionConfig", about="detection (eval --protocol detection)"
+    ),
+    "checkpoint": Section("fedssl.engines.options:CheckpointConfig", about="when checkpoints are written"),
+    "log": Section("fedssl.report.options:LogConfig", about="TensorBoard, Weights & Biases, MLflow"),
 }
 
 # What a bare word stands for in `fedssl.run(method="fedema")`.
 MAIN_KEY = {name: section.main for name, section in SECTIONS.items() if section.main}
+
+MOST_BYTES = 1 << 20  # of a config file
+MOST_DEEP = 16  # levels of nested values
+MOST_DOTS = 200  # in a line of a config file
 
 # How a run is carried out, not what it computes: other values here give the same numbers.
 EXECUTION = ("engine", "log", "checkpoint")
@@ -113,6 +142,7 @@ if not TYPE_CHECKING:
     Rule, ServerOptimizer = _section("aggregation"), _section("server")
     Engine, ParticipationConfig = _section("engine"), _section("participation")
     WireConfig, CheckpointConfig = _section("wire"), _section("checkpoint")
+    PrivacyConfig = _section("privacy")
     ProbeConfig, SemiConfig, DetectionConfig = _section("probe"), _section("semi"), _section("detection")
     LogConfig = _section("log")
 
@@ -136,6 +166,7 @@ class Config(Options):
     participation: ParticipationConfig
     wire: WireConfig
     engine: Engine
+    privacy: PrivacyConfig
     probe: ProbeConfig
     semi: SemiConfig
     detection: DetectionConfig
@@ -159,6 +190,7 @@ def load(
 
 def from_values(values: Mapping[str, Any]) -> Config:
     """A validated config from nested values."""
+    _check_plain(values)
     for key in values:
         if key not in Config.model_fields:
             raise ConfigError(f"unknown key {key!r}: {did_you_mean(key, Config.model_fields)}")
@@ -178,13 +210,41 @@ def from_values(values: Mapping[str, Any]) -> Config:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The nested values of a TOML file."""
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        state = os.stat(path)
+        if not stat.S_ISREG(state.st_mode):
+            raise ConfigError(f"{path} is not a file")
+        if state.st_size > MOST_BYTES:
+            raise ConfigError(f"{path} has {state.st_size:,} bytes: too many for a config")
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+            raise RecursionError  # the time that tomllib takes grows with the square of a key's parts
+        return tomllib.loads(text)
     except FileNotFoundError:
         hint = "" if str(path).endswith(".toml") else "; to set a key, write KEY=VALUE"
         raise ConfigError(f"no config file {path}{hint}") from None
-    except (tomllib.TOMLDecodeError, IsADirectoryError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: values are nested too deeply") from None
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _check_plain(values: Any) -> None:
+    """Bounds on what is looked into at all: anything deeper or longer is no config of ours."""
+    waiting: list[tuple[Any, int]] = [(values, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > MOST_DEEP:
+            raise ConfigError("values are nested too deeply")
+        if isinstance(value, str) and ("\0" in value or len(value) > MOST_BYTES):
+            raise ConfigError(f"{value[:40]!r}… cannot be a value: it has a NUL character, or is too long")
+        if isinstance(value, Mapping):
+            waiting += [(part, depth + 1) for pair in value.items() for part in pair]
+        elif isinstance(value, list | tuple):
+            waiting += [(part, depth + 1) for part in value]
 
 
 def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
@@ -201,7 +261,9 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"{text[:40]}…: values are nested too deeply") from None
+    except ValueError:
         return text
 
 

@@ -11,12 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fedssl._version import NUMERICS
 from fedssl.allocator import keep_freed_memory
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
+from fedssl.engines.audit_log import AuditLog
+from fedssl.engines.checkpoint import Checkpoint, Checkpoints, rounds_in
 from fedssl.engines.live import ServerRun
 from fedssl.engines.loop import RoundReport
+from fedssl.engines.recalibration import recalibrates
 from fedssl.engines.start import with_start_defaults
 from fedssl.errors import ConfigError, DataError, StopRun
 from fedssl.evaluation.models import Models
@@ -25,6 +29,8 @@ from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
 from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
+from fedssl.privacy.refusals import check_config
+from fedssl.rounds import change_rounds
 from fedssl.rundir import RunDir
 from fedssl.threads import with_threads
 
@@ -41,13 +47,23 @@ def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
     return directory
 
 
-def resume(path: str | Path, listener: Listener) -> RunDir:
-    """Continue a run from its last checkpoint; a finished one is left as it is."""
+def resume(path: str | Path, listener: Listener, rounds: int = 0) -> RunDir:
+    """Continue a run from its last checkpoint; a finished one is left as it is, unless it gets more rounds.
+
+    Args:
+        path: the run's folder.
+        listener: what reports its progress.
+        rounds: rounds in all, where they are to be others than in the run's config; 0: as they are.
+    """
     directory = RunDir.open(path)
+    if rounds and rounds != directory.config().rounds:
+        listener.note(change_rounds(directory, rounds))
     if directory.result_file.exists():
-        listener.note(f"{path} has finished already")
-    else:
-        Experiment(directory, directory.config(), listener).execute()
+        listener.note(f"{path} has finished already; `fedssl resume {path} rounds=N` continues it to round N")
+        return directory
+    if not rounds_in(directory.checkpoints):
+        listener.note(f"{path} has no checkpoint: it starts again from round 1")
+    Experiment(directory, directory.config(), listener).execute()
     return directory
 
 
@@ -73,25 +89,54 @@ class Experiment:
 
     def __init__(self, directory: RunDir, config: Config, listener: Listener) -> None:
         self.directory, self.config, self.listener = directory, config, listener
+        self.audit = AuditLog(directory.path) if config.log.audit else None
+        self.names: tuple[str, ...] = getattr(config.engine, "sites", ())
 
     def execute(self) -> None:
         engine = self.config.engine
         try:
-            with keep_freed_memory(), sleep_when_busy(), with_threads(engine.threads):
-                self._set_up()
-                self._train()
-                with with_threads(engine.all_threads):
-                    self._finish()
+            check_config(self.config)
+            with (
+                self.directory.locked(),
+                keep_freed_memory(),
+                sleep_when_busy(),
+                with_threads(engine.threads),
+            ):
+                try:
+                    self._set_up()
+                    self._train()
+                    with with_threads(engine.all_threads):
+                        self._finish()
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(self._save_last_round()) from None
         finally:
             self.listener.close()
 
+    def _save_last_round(self) -> str:
+        """Write a checkpoint of the last complete round of an interrupted run; how to continue."""
+        live, path, lines = getattr(self, "live", None), self.directory.path, self.directory.metrics()
+        if live is not None and lines and lines[-1]["round"] == live.round:  # else it is not recorded yet
+            live.save()
+            live.checkpoints.wait()
+        done = max(rounds_in(self.directory.checkpoints), default=0)
+        if not done:
+            return f"stopped before the end of round 1; `fedssl resume {path}` starts from the beginning"
+        return f"stopped after round {done} of {self.config.rounds}; continue: fedssl resume {path}"
+
     def _set_up(self) -> None:
         config, directory = self.config, self.directory
-        self.live = ServerRun(config, directory.checkpoints, config.checkpoint.keep, self.listener.progress)
+        self.live = ServerRun(
+            config,
+            directory.checkpoints,
+            config.checkpoint.keep,
+            self.listener.progress,
+            self._last_whole,
+        )
         self.federation, runner = self.live.federation, self.live.runner
+        runner.check_privacy()
         if config.engine.sees_clients:
             runner.views.get_ready(self.listener.progress)
-        self.models = Models(runner)
+        self.models = Models(runner, self.live.recalibration if recalibrates(config) else None)
         images = self.federation.train
         self.prober = make_prober(
             images, self.federation.test, config.data, config.probe, runner.device, config.seed
@@ -100,10 +145,19 @@ class Experiment:
         self.distance = _distance(self.federation) if config.engine.sees_clients else None
         directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
 
+    def _last_whole(self, checkpoints: Checkpoints) -> Checkpoint | None:
+        """The last checkpoint that is whole, up to the last round whose metrics are."""
+        rounds, problem = self.directory.whole_rounds()
+        if problem:
+            self.listener.note(f"{problem}; rounds from there on run again")
+        return checkpoints.latest_whole(rounds, self.listener.note)
+
     def _train(self) -> None:
-        start = self.live.round
-        self.directory.rewind(start)
+        start, directory = self.live.round, self.directory
+        directory.rewind(start)
         self.listener.started(self._info(start))
+        if self.audit:
+            self.audit.note_start(directory.path / "config.toml", start)
         if not self._stopped():  # else only the probes are missing
             self.live.train(self._after_round)
 
@@ -116,17 +170,23 @@ class Experiment:
         """Probe, report and save a round; whether a listener stops the run."""
         config, number = self.config, report.round
         line = {**report.line(), **self._monitor(number, last=number == config.rounds)}
-        stopped = ""
+        stopped, warning = report.stop, config.method.warning(line)
+        if warning:
+            self.listener.note(warning)
         try:
             self.listener.round(line)
         except StopRun as reason:
             stopped = str(reason) or "by a listener"
+        if stopped:
             if "probe" not in line:
                 line |= self._monitor(number, last=True)
             line["stopped"] = stopped
             self.listener.note(f"stopped after round {number}: {stopped}")
         self.directory.append(line)
+        if self.audit:
+            self.audit.note_round(report, self.live.server, self.names)
         if number % config.checkpoint.every == 0 or number == config.rounds or stopped:
+            self.directory.sync()
             self.live.save()
         return bool(stopped)
 
@@ -163,7 +223,12 @@ class Experiment:
         directory.write_encoder(
             {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
             describe_with_input(
-                self.live.network.encoder, config.data.mean, config.data.std, images.size, images.channels
+                self.live.network.encoder,
+                config.data.mean,
+                config.data.std,
+                images.size,
+                images.channels,
+                config.data.resize,
             )
             | {"trained": encoder.owner}
             | ({"init": config.model.init} if config.model.init else {}),
@@ -175,6 +240,7 @@ class Experiment:
             "why_no_probes": Prober.why_not(images, self.federation.test) if self.prober is None else "",
             "rounds": self.live.round,
             "stopped": self._stopped(),
+            **({"extended": directory.extensions()} if directory.extensions() else {}),
             "failures": failures,
             "views_per_second": views / seconds if seconds else 0.0,
             "seconds": seconds,
@@ -237,7 +303,22 @@ def peak_memory_mb() -> float:
 
 
 def versions() -> dict[str, str]:
+    """Of everything that may change the numbers of a run."""
     packages = ("fedssl", "torch", "torchvision", "timm", "numpy", "scikit-learn")
-    return {"python": platform.python_version(), "machine": platform.platform()} | {
-        name: metadata.version(name) for name in packages
-    }
+    return {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "processor": processor(),
+        "numerics": str(NUMERICS),
+    } | {name: metadata.version(name) for name in packages}
+
+
+def processor() -> str:
+    """Its model, as Linux names it, else as Python does."""
+    file = Path("/proc/cpuinfo")
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -32,8 +32,8 @@ def choose(registry: Registry, values: dict[str, Any], section: str, key: str = 
     """The part that `values[key]` names, built from the other values."""
     if key not in values:
         raise ConfigError(f"{section}.{key} is missing: one of {', '.join(registry)}")
-    part = registry.get(str(values[key]))
-    return build(part, values, section)
+    name = registry.canonical(str(values[key]))
+    return build(registry.get(name), {**values, key: name}, section)
 
 
 def build(part: type[Options], values: dict[str, Any], section: str) -> Any:

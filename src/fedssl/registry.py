@@ -11,12 +11,28 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fedssl import trust
 from fedssl.errors import ConfigError, did_you_mean
+
+# Where each kind of part is registered, by what chooses it. Used in error messages only.
+CHOSEN_BY = {
+    "objective.name": "fedssl.objectives:OBJECTIVES",
+    "method.name": "fedssl.methods:METHODS",
+    "aggregation.name": "fedssl.aggregation:AGGREGATIONS",
+    "partition.scheme": "fedssl.data:PARTITIONS",
+    "shift.name": "fedssl.data:SHIFTS",
+    "views.recipe": "fedssl.data:VIEWS",
+    "engine.name": "fedssl.engines:ENGINES",
+    "data.name": "fedssl.data:DATASETS",
+    "model.encoder": "fedssl.models:ENCODERS",
+    "eval --protocol": "fedssl.evaluation:PROTOCOLS",
+}
 
 
 class Registry:
@@ -25,12 +41,15 @@ class Registry:
     Args:
         kind: what the entries are, for error messages.
         entries: import paths by name.
-        base: import path of the class that every entry must be a subclass of; empty: anything is accepted.
+        base: import path of the class that every entry must be a subclass of.
+        parameters: instead of a base class: what a function must call its parameters.
     """
 
-    def __init__(self, kind: str, entries: dict[str, str], base: str = "") -> None:
+    def __init__(
+        self, kind: str, entries: dict[str, str], base: str = "", parameters: tuple[str, ...] = ()
+    ) -> None:
         self.kind = kind
-        self.base = base
+        self.base, self.parameters = base, parameters
         self._entries: dict[str, Any] = dict(entries)
 
     def __iter__(self) -> Iterator[str]:
@@ -42,17 +61,28 @@ class Registry:
             raise ConfigError(f"{self.kind} {name!r} exists already")
         self._entries[name] = thing
 
+    def canonical(self, name: str) -> str:
+        """The name as it is registered: capitals are forgiven, `FedEMA` is `fedema`."""
+        return name.lower() if name not in self._entries and name.lower() in self._entries else name
+
     def check(self, name: str) -> None:
-        """Raise a ConfigError that names the nearest right one if `name` is unknown."""
-        if name not in self._entries and ":" not in name:
-            raise ConfigError(f"unknown {self.kind} {name!r}: {did_you_mean(name, self._entries)}")
+        """Raise a ConfigError if `name` is unknown, or if it is code that may not be run (`fedssl.trust`)."""
+        if name in self._entries:
+            return
+        if ":" not in name:
+            what = self._what_it_is(lambda other: name.lower() in other)
+            found = [f"it is {_article(kind)} {kind}: {chosen}={name.lower()}" for kind, chosen in what]
+            hint = "; ".join(found) or did_you_mean(name.lower(), self._entries)
+            raise ConfigError(f"unknown {self.kind} {name!r}: {hint}")
+        trust.admit(self.kind, name)
 
     def get(self, name: str) -> Any:
         """The thing itself; its module is imported now.
 
         Raises:
-            ConfigError: the name is unknown, cannot be loaded, or is not a subclass of `base`.
+            ConfigError: the name is unknown, cannot be loaded, or is nothing of this kind.
         """
+        name = self.canonical(name)
         self.check(name)
         entry = self._entries.get(name, name)
         thing = load_object(self.kind, entry) if isinstance(entry, str) else entry
@@ -60,8 +90,24 @@ class Registry:
             base = load_object(self.kind, self.base)
             if not (isinstance(thing, type) and issubclass(thing, base)):
                 expected = self.base.replace(":", ".")
-                raise ConfigError(f"{self.kind} {name!r} must be a subclass of {expected}")
+                what = self._what_it_is(lambda other: other.accepts(thing))
+                hint = "".join(f"; it is {_article(kind)} {kind}: {chosen}={name}" for kind, chosen in what)
+                raise ConfigError(f"{self.kind} {name!r} must be a subclass of {expected}{hint}")
+        elif name not in self._entries and not _takes(thing, self.parameters):
+            wanted = ", ".join(self.parameters)
+            raise ConfigError(f"{self.kind} {name!r} must be a function of ({wanted})")
         return thing
+
+    def accepts(self, thing: Any) -> bool:
+        """Whether it is a class of this kind."""
+        if not self.base or not isinstance(thing, type):
+            return False
+        return issubclass(thing, load_object(self.kind, self.base))
+
+    def _what_it_is(self, fits: Callable[[Registry], bool]) -> list[tuple[str, str]]:
+        """Other kinds of parts that it is, each with what chooses one of these."""
+        others = {chosen: load_object("registry", path) for chosen, path in CHOSEN_BY.items()}
+        return [(other.kind, chosen) for chosen, other in others.items() if other is not self and fits(other)]
 
     def summary(self, name: str) -> str:
         """The first line of its docstring, read from the source: nothing is imported."""
@@ -69,13 +115,28 @@ class Registry:
         if not isinstance(entry, str):
             return (entry.__doc__ or "").strip().partition("\n")[0]
         module_name, _, attribute = entry.partition(":")
-        spec = importlib.util.find_spec(module_name)
-        if spec is None or spec.origin is None:
-            return ""
-        for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
-                return (ast.get_docstring(node) or "").partition("\n")[0]
+        return _first_line(module_name, attribute)
+
+
+def _first_line(module_name: str, attribute: str) -> str:
+    """Of the docstring of a class or function, which the module defines or imports from another one."""
+    spec = importlib.util.find_spec(module_name)
+    if spec is None or spec.origin is None:
         return ""
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+        if isinstance(node, ast.ImportFrom) and attribute in [each.name for each in node.names]:
+            return _first_line(node.module or "", attribute)
+    return ""
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"
+
+
+def _takes(thing: Any, parameters: tuple[str, ...]) -> bool:
+    return inspect.isfunction(thing) and tuple(inspect.signature(thing).parameters) == parameters
 
 
 def load_object(kind: str, path: str) -> Any:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import suppress
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 from numpy.typing import NDArray
 
 from fedssl.config import Config, from_values, read_toml
-from fedssl.errors import RunError
+from fedssl.errors import ConfigError, RunError
+from fedssl.locks import exclusive, remove_temporary
 from fedssl.state import State
-from fedssl.storage import save_tensors, write_json, write_text, write_toml
+from fedssl.storage import (
+    append_line,
+    numbered_lines,
+    parse_line,
+    read_json,
+    save_tensors,
+    summed,
+    write_json,
+    write_text,
+)
+from fedssl.trust import names_from
+
+WHOLE = re.compile(r"# whole: ([0-9a-f]{8})\n")  # the last line of a run's config.toml
 
 
 class RunDir:
@@ -48,14 +65,21 @@ class RunDir:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot make the run's folder {path}: {error}") from error
-        write_toml(run.path / "config.toml", config.to_dict())
+        run.write_config(config)
         return run
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training this run; remove what a killed one has left half written."""
+        with exclusive(self.path / ".lock", str(self.path)):
+            remove_temporary(self.path)
+            yield
 
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; one that has finished a round stays."""
         if any(True for _ in self.lines()):
             return
-        for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl"):
+        for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         (self.checkpoints / "start.safetensors").unlink(missing_ok=True)
         for folder in (self.memories, self.checkpoints, self.path):
@@ -63,7 +87,29 @@ class RunDir:
                 folder.rmdir()
 
     def config(self) -> Config:
-        return from_values(read_toml(self.path / "config.toml"))
+        """The run's config.
+
+        Raises:
+            ConfigError: it cannot be read, or names Python files that may not be run (`fedssl.trust`).
+        """
+        file = self.path / "config.toml"
+        values = read_toml(file)
+        *before, last = file.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        match = WHOLE.fullmatch(last)
+        if match and f"{zlib.crc32(''.join(before).encode()):08x}" != match[1]:
+            raise ConfigError(
+                f"{file} is damaged, or was edited: {last.strip()!r} is not its checksum. "
+                "If you have edited it, remove that line"
+            )
+        if not match and not ("log" in values and last.endswith("\n")):
+            raise ConfigError(f"{file} is cut off: its last section is missing")
+        with names_from(self.path):
+            return from_values(values)
+
+    def write_config(self, config: Config) -> None:
+        """The config with a checksum: a run whose config was changed by accident would be another run."""
+        text = tomli_w.dumps(config.to_dict())
+        write_text(self.path / "config.toml", f"{text}# whole: {zlib.crc32(text.encode()):08x}\n")
 
     # --- metrics.jsonl -----------------------------------------------------------------------
 
@@ -72,25 +118,70 @@ class RunDir:
         return [values for _, values in self.lines()]
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The rounds as text and as values; a last line that was cut off while it was written is none."""
-        if not self.metrics_file.exists():
-            return
-        with open(self.metrics_file, encoding="utf-8") as file:
-            for line in file:
-                try:
-                    values = json.loads(line)
-                except json.JSONDecodeError:
-                    return
-                yield line.rstrip("\n") + "\n", values
+        """The rounds as text and as values; a last line that was cut off while it was written is ignored.
+
+        Raises:
+            RunError: another line is damaged; names it.
+        """
+        for number, line in numbered_lines(self.metrics_file):
+            try:
+                values = parse_line(line)
+            except ValueError as error:
+                raise RunError(f"{self.metrics_file}, line {number} is damaged: {error}") from None
+            yield line.rstrip("\n") + "\n", values
+
+    def whole_rounds(self) -> tuple[int, str]:
+        """How many rounds from the first have their line of metrics, and what is wrong with the next line."""
+        whole = 0
+        for number, line in numbered_lines(self.metrics_file):
+            try:
+                round = parse_line(line).get("round")
+            except ValueError as error:
+                return whole, f"{self.metrics_file}, line {number} is damaged: {error}"
+            if round != number:
+                return whole, f"{self.metrics_file}, line {number} is of round {round}, not {number}"
+            whole = number
+        return whole, ""
 
     def append(self, line: dict[str, Any]) -> None:
-        with open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(self.metrics_file, summed(line))
+
+    def sync(self) -> None:
+        """Wait until the metrics are on the disk: a checkpoint must not be ahead of them."""
+        with open(self.metrics_file, "rb") as file:
+            os.fsync(file.fileno())
 
     def rewind(self, round: int) -> None:
         """Forget the metrics of rounds that will run again."""
-        kept = [text for text, values in self.lines() if values["round"] <= round]
+        kept = [
+            line.rstrip("\n") + "\n" for number, line in numbered_lines(self.metrics_file) if number <= round
+        ]
         write_text(self.metrics_file, "".join(kept))
+
+    def client_sizes(self) -> list[int]:
+        """Images of each client; those of sites are known once a site has taken part."""
+        file = self.path / "partition.json"
+        return client_sizes(self.partition() if file.exists() else {}, self.metrics())
+
+    # --- a run that got more rounds ----------------------------------------------------------
+
+    def change_rounds(self, config: Config, after: int) -> None:
+        """Another last round; the result of a run that had finished is kept as result-ROUNDS.json."""
+        before = self.config().rounds
+        extensions = [*self.extensions(), {"after": after, "from": before, "to": config.rounds}]
+        write_json(self.path / "extensions.json", extensions)
+        self.write_config(config)
+        if self.result_file.exists():
+            self.result_file.rename(self.path / f"result-{before}.json")
+        lines = self.metrics()
+        if lines and lines[-1].pop("stopped", None) is not None:  # by a listener
+            write_text(self.metrics_file, "".join(map(summed, lines)))
+
+    def extensions(self) -> list[dict[str, int]]:
+        """After which round the number of rounds was changed, from what to what."""
+        file = self.path / "extensions.json"
+        found: list[dict[str, int]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        return found
 
     # --- what is written once ----------------------------------------------------------------
 
@@ -110,8 +201,7 @@ class RunDir:
         )
 
     def partition(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
-        return loaded
+        return read_json(self.path / "partition.json")
 
     def write_encoder(self, state: State, description: dict[str, Any]) -> None:
         save_tensors(self.path / "encoder.safetensors", state, {"format": "pt"})
@@ -121,13 +211,11 @@ class RunDir:
         file = self.path / "encoder.json"
         if not file.exists():
             raise RunError(f"{self.path} has no encoder yet: `fedssl resume {self.path}`")
-        loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return loaded
+        return read_json(file)
 
     def append_evaluation(self, entry: dict[str, Any]) -> None:
         """What `fedssl eval` found, one line each."""
-        with open(self.path / "evaluations.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        append_line(self.path / "evaluations.jsonl", json.dumps(entry) + "\n")
 
     def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.result_file, result)
@@ -135,5 +223,14 @@ class RunDir:
     def result(self) -> dict[str, Any]:
         if not self.result_file.exists():
             raise RunError(f"{self.path} has not finished: `fedssl resume {self.path}`")
-        loaded: dict[str, Any] = json.loads(self.result_file.read_text(encoding="utf-8"))
-        return loaded
+        return read_json(self.result_file)
+
+
+def client_sizes(partition: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Images of each client; those of sites are known once a site has taken part."""
+    sizes = [int(size) for size in partition.get("sizes", [])]
+    for line in metrics if not any(sizes) else []:
+        for client in line["clients"]:
+            sizes += [0] * (client["client"] + 1 - len(sizes))
+            sizes[client["client"]] = int(client.get("images", 0))  # withheld from the server: 0
+    return sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -113,6 +114,16 @@ def restore(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     own = module.state_dict()
     if state:  # lists must not be empty
         torch._foreach_copy_([own[name] for name in state], list(state.values()))
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the names, types, shapes and values of tensors, whatever their order."""
+    found = hashlib.sha256()
+    for name in sorted(state):
+        value = state[name].detach().cpu().contiguous()
+        found.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def mix(own: Mapping[str, Tensor], new: Mapping[str, Tensor], weight: float) -> State:

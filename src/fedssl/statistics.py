@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -33,16 +33,26 @@ RULE = (
 
 
 @dataclass(frozen=True)
+class Summary:
+    """Differences of which only the mean, the sample standard deviation and the number are known."""
+
+    mean: float
+    spread: float
+    n: int
+
+
+@dataclass(frozen=True)
 class Claim:
     """What is tested: that the expected difference is greater than the margin.
 
     Attributes:
-        differences: better − worse, one per seed; infinite where one side never reached a target.
+        differences: better − worse, one per seed; infinite where one side never reached a target. A
+            `Summary` where single seeds are not known any more: it has a t-test, but no permutation test.
         margin: 0 for "better", positive for "better by at least", negative for "within" (non-inferiority).
         failed: names of the runs that failed, whose seeds are therefore missing from `differences`.
     """
 
-    differences: Sequence[float]
+    differences: Sequence[float] | Summary
     margin: float = 0.0
     failed: tuple[str, ...] = ()
 
@@ -93,12 +103,7 @@ def check_claims(claims: Sequence[Claim]) -> list[Verdict]:
     not become weaker as more runs of the table finish.
     """
     tests = [t_test(claim.differences, claim.margin) for claim in claims]
-    permutations = [
-        sign_flip_test(claim.differences, claim.margin)
-        if len(claim.differences) >= PERMUTATION_FROM
-        else None
-        for claim in claims
-    ]
+    permutations = [_permutation(claim) for claim in claims]
     # Without a spread the t-test does not apply, and the permutation test decides alone.
     deciding = [p if p is not None else other for p, other in zip(tests, permutations, strict=True)]
     family = [1.0 if p is None else p for p in deciding]
@@ -110,10 +115,16 @@ def check_claims(claims: Sequence[Claim]) -> list[Verdict]:
     ]
 
 
+def _permutation(claim: Claim) -> float | None:
+    if isinstance(claim.differences, Summary) or len(claim.differences) < PERMUTATION_FROM:
+        return None
+    return sign_flip_test(claim.differences, claim.margin)
+
+
 def _check_claim(
     claim: Claim, p: float | None, permutation: float | None, corrected: float | None, level: float
 ) -> Verdict:
-    n = len(claim.differences)
+    n = claim.differences.n if isinstance(claim.differences, Summary) else len(claim.differences)
     if n == 0:
         return Verdict("undecided", 0, failed=claim.failed)
     mean, spread = mean_and_spread(claim.differences)
@@ -140,8 +151,10 @@ def _check_claim(
     )
 
 
-def _balance(differences: Sequence[float], margin: float) -> float:
+def _balance(differences: Sequence[float] | Summary, margin: float) -> float:
     """The sum of differences from the margin; of their signs where one is infinite."""
+    if isinstance(differences, Summary):
+        return differences.mean - margin
     beyond = np.asarray(differences, float) - margin
     return float((beyond if np.isfinite(beyond).all() else np.sign(beyond)).sum())
 
@@ -169,8 +182,10 @@ def summarize(verdicts: Sequence[Verdict]) -> str:
 # --- numbers of seeds -----------------------------------------------------------------------------
 
 
-def mean_and_spread(numbers: Sequence[float]) -> tuple[float, float | None]:
+def mean_and_spread(numbers: Sequence[float] | Summary) -> tuple[float, float | None]:
     """Mean and sample standard deviation (None for a single number, or where one is infinite)."""
+    if isinstance(numbers, Summary):
+        return numbers.mean, numbers.spread
     mean = math.fsum(numbers) / len(numbers) if all(map(math.isfinite, numbers)) else sum(numbers)
     if len(numbers) < 2 or not math.isfinite(mean):
         return mean, None
@@ -207,7 +222,7 @@ def trend_weights(xs: Sequence[float]) -> list[float]:
 # --- tests ----------------------------------------------------------------------------------------
 
 
-def t_test(differences: Sequence[float], margin: float = 0.0) -> float | None:
+def t_test(differences: Sequence[float] | Summary, margin: float = 0.0) -> float | None:
     """p of the two-sided paired t-test that the mean difference is the margin; None where it does not apply.
 
     Two seeds are enough, but with one degree of freedom |t| must exceed 12.7 for p < 0.05.
@@ -215,32 +230,43 @@ def t_test(differences: Sequence[float], margin: float = 0.0) -> float | None:
     error = _standard_error(differences)
     if error is None:
         return None
-    t = (mean_and_spread(differences)[0] - margin) / error
-    return float(2 * stdtr(len(differences) - 1, -abs(t)))
+    t = (mean_and_spread(differences)[0] - margin) / error.of_mean
+    return float(2 * stdtr(error.degrees, -abs(t)))
 
 
-def t_interval(differences: Sequence[float], confidence: float = 1 - ALPHA) -> tuple[float, float] | None:
+def t_interval(
+    differences: Sequence[float] | Summary, confidence: float = 1 - ALPHA
+) -> tuple[float, float] | None:
     """Two-sided confidence interval of the mean difference; None where the t-test does not apply."""
     error = _standard_error(differences)
     if error is None:
         return None
     mean = mean_and_spread(differences)[0]
-    half = float(-stdtrit(len(differences) - 1, (1 - confidence) / 2)) * error
+    half = float(-stdtrit(error.degrees, (1 - confidence) / 2)) * error.of_mean
     return mean - half, mean + half
 
 
-def _standard_error(differences: Sequence[float]) -> float | None:
+class _Error(NamedTuple):
+    of_mean: float
+    degrees: int  # of freedom
+
+
+def _standard_error(differences: Sequence[float] | Summary) -> _Error | None:
     """None with fewer than two differences, infinite ones, or equal ones.
 
     Equal differences occur with counts (rounds to a target) and say nothing about the spread: a t-test with
     a spread of zero would call any three equal differences significant.
     """
-    if len(differences) < 2:
+    if isinstance(differences, Summary):
+        n, largest = differences.n, abs(differences.mean)
+    else:
+        n, largest = len(differences), max(map(abs, differences), default=0.0)
+    if n < 2:
         return None
     _, spread = mean_and_spread(differences)
-    if spread is None or spread <= 1e-12 * max(map(abs, differences)):
+    if spread is None or spread <= 1e-12 * largest:
         return None
-    return spread / math.sqrt(len(differences))
+    return _Error(spread / math.sqrt(n), n - 1)
 
 
 def sign_flip_test(differences: Sequence[float], margin: float = 0.0) -> float:

@@ -1,7 +1,7 @@
 """Sums over tensors taken as vectors: piece by piece, so that each piece is read from memory once.
 
-They do not depend on how tensors lie in memory, which a resumed run may change; as all sums in torch do, they
-depend in their last bits on the number of threads.
+They do not depend on the memory layout of tensors, which may change when a run is resumed. Like all sums in
+torch, their last bits depend on the number of threads.
 """
 
 from __future__ import annotations

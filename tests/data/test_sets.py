@@ -181,7 +181,7 @@ def test_train_and_test_of_different_shape_are_an_error_unless_made_alike(load: 
     [
         (ImageSet(torch.zeros(2, 4, 4, 1), name="n"), "n train: pixels are float32"),
         (ImageSet(torch.zeros(2, 4, 4, dtype=torch.uint8), name="n"), r"shape \(2, 4, 4\)"),
-        (ImageSet(torch.zeros(2, 4, 4, 4, dtype=torch.uint8), name="n"), r"shape \(2, 4, 4, 4\)"),
+        (ImageSet(torch.zeros(2, 4, 4, 17, dtype=torch.uint8), name="n"), r"shape \(2, 4, 4, 17\)"),
         (ImageSet(torch.zeros(0, 4, 4, 1, dtype=torch.uint8), name="n"), "no images"),
         (images([0, -1]), "labels run from -1 to 0"),
         (images([0, 3], classes=("a", "b", "c")), r"class 3, but only 3 names \(0..2\)"),

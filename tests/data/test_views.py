@@ -392,6 +392,28 @@ def test_one_channel_sees_the_same_crops_and_brightness_as_three() -> None:
     torch.testing.assert_close(one.expand(16, 3, 32, 32), three, atol=2e-3, rtol=0)  # luma sums to 0.9999
 
 
+@pytest.mark.parametrize("channels", [2, 5, 16])
+def test_every_channel_is_cropped_and_brightened_as_if_it_were_alone(channels: int) -> None:
+    images = noise(8, channels=channels)
+    together = build("byol", channels=channels)(images, torch_rng(0))
+    for channel in range(channels):
+        alone = build("byol", channels=1)(images[..., channel : channel + 1].contiguous(), torch_rng(0))
+        for view, own in zip(together, alone, strict=True):
+            torch.testing.assert_close(view[:, channel : channel + 1], own, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [3, 5])
+@pytest.mark.parametrize("name", ["simclr", "plain"])
+def test_channels_are_normalised_by_numbers_of_their_own(name: str, channels: int) -> None:
+    mean, std = tuple(0.1 * c for c in range(channels)), tuple(0.2 + 0.1 * c for c in range(channels))
+    images = noise(4, channels=channels)
+    raw = Views(build_recipe(name), (32, 32), channels, 0.0, 1.0)(images, torch_rng(0))
+    views = Views(build_recipe(name), (32, 32), channels, mean, std)(images, torch_rng(0))
+    for x, y in zip(raw, views, strict=True):
+        expected = torch.stack([(x[:, c] - mean[c]) / std[c] for c in range(channels)], dim=1)
+        torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
+
+
 def test_an_empty_batch_gives_empty_views() -> None:
     assert [x.shape for x in build("byol")(noise(4)[:0], torch_rng(0))] == [(0, 3, 32, 32)] * 2
 
@@ -421,8 +443,10 @@ def test_wrong_images_are_refused() -> None:
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean simclr"):
         recipe("simcler")
-    with pytest.raises(DataError, match="4 channels: set data"):
-        build("simclr", channels=4)
+    with pytest.raises(DataError, match="17 channels: 1 to 16 are possible"):
+        build("simclr", channels=17)
+    with pytest.raises(ConfigError, match="one for each of the images' 3 channels, not 2"):
+        Views(build_recipe("simclr"), (32, 32), 3, (0.5, 0.4), 0.25)
     with pytest.raises(ConfigError, match="num_views=0"):
         build("simclr", num_views=0)
 

@@ -25,9 +25,10 @@ from PIL import Image
 
 import fedssl
 from fedssl import cli
-from fedssl.commands import keys
+from fedssl.commands import help, keys
 from fedssl.config import Config, load, parse_overrides
 from fedssl.errors import FedsslError
+from fedssl.evaluation import PROTOCOLS
 from fedssl.generative.use import USES
 from fedssl.options import build
 from fedssl.papers import recipe as recipes
@@ -76,6 +77,8 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("*", "pip install"): "needs a package index",
     ("*", "fedssl reproduce"): "many runs; tests/papers runs recipes at scale smoke",
     ("decentralized.md", "fedssl eval RUN --protocol det"): "minutes; tests/evaluation/test_detection.py",
+    ("*", "fedssl run method.name=featarc"): "the full width; tests/methods/test_featarc.py",
+    ("report.md", "fedssl report runs/study"): "a folder of several runs; tests/report/test_sheets.py",
     ("deploy.md", "fedssl server"): "runs until sites are done; tests/engines/flower/test_processes.py",
     ("deploy.md", "fedssl client"): "runs until it is stopped; tests/engines/flower/test_processes.py",
     ("deploy.md", "flwr"): "needs a SuperLink; tests/engines/flower/test_app.py",
@@ -196,7 +199,7 @@ def test_things_in_the_world_are_for_pages_that_exist() -> None:
 
 # --- keys that are named in the text ---------------------------------------------------------------
 
-KEYS = set(re.findall(r"^\s+([a-z_]+(?:\.[a-z_0-9]+)?) = ", keys.describe_keys(), flags=re.MULTILINE))
+KEYS = set(re.findall(r"^\s+([a-z_]+(?:\.[a-z_0-9]+)?) = ", help.describe(), flags=re.MULTILINE))
 KEYS |= {"probe.knn", "probe.feature_std"}  # of metrics.jsonl
 FILE_TYPES = ("json", "png", "md", "py", "toml", "crt", "key", "parquet")
 
@@ -254,7 +257,8 @@ def check_fedssl(command: Command) -> None:
         there = first is not None and Path(first).exists()  # a config of the reader's own is not
         load(first if there else None, parse_overrides(options.words[1:] if first else options.words))
     elif name == "eval":
-        assert parse_overrides(options.overrides).keys() <= KEYS | {"method.stylized"}, command.where
+        own = {f"protocol.{key}" for key in PROTOCOLS.get(options.protocol).model_fields}
+        assert parse_overrides(options.overrides).keys() <= KEYS | {"method.stylized"} | own, command.where
     elif name == "generate":
         build(USES.get(options.what), {"name": options.what, **parse_overrides(options.options)}, "options")
     elif name == "list":

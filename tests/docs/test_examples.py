@@ -17,7 +17,7 @@ SMALL = {
     "early_stop.py": (["--rounds=9", "--images=60", "--patience=1"], r"\n\d of 9 rounds: "),
     "photos_to_search.py": (["--rounds=1", "--images=20"], r"most similar to .*\n( +0\.\d+ .*\n){5}"),
     "few_labels.py": (["--rounds=1", "--labels", "2", "--epochs=5"], r"\n +2( +\d+\.\d %){3}"),
-    "export_onnx.py": (["--rounds=1"], r"written: digits.onnx, [\d,]+ bytes\n"),
+    "export_onnx.py": (["--rounds=1"], r"wrote digits.onnx, [\d,]+ bytes\n"),
 }
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.toys import byol_like
 
 from fedssl.engines.check import problem_with
 from fedssl.state import Upload
@@ -30,10 +31,31 @@ def test_a_good_upload_has_no_problem():
         ({"secret": torch.ones(1)}, "do not belong there, among them secret"),
         ({"loss": float("nan")}, "loss is nan"),
         ({"num_samples": 0}, "num_samples is 0"),
+        ({"loss": 1e308}, "loss is 1e+308"),
+        ({"loss": -1e308}, "loss is -1e+308"),
+        ({"w": torch.full((2, 3), 1e30)}, "w has values up to 1e+30"),
+        ({"w": torch.tensor([[-1e30, 0, 0], [0, 0, 0]])}, "w has values up to 1e+30"),
+        ({"n": torch.tensor(2**63 - 1)}, "n has counted to 9,223,372,036,854,775,807"),
+        ({"n": torch.tensor(-(2**63))}, "n has counted to -9,223,372,036,854,775,808"),
     ],
 )
 def test_a_bad_upload_is_named_with_its_reason(changes, said):
     assert said in problem_with(upload(**changes), EXPECTED)
+
+
+def test_a_variance_is_not_negative():
+    """One client of ten with running_var of -1 owned the model under Krum, which chose by weights alone."""
+    negative = {"w": torch.tensor([[1.0, 2.0, -1e-3], [1.0, 1.0, 1.0]])}
+    assert problem_with(upload(**negative), EXPECTED) == ""
+    said = problem_with(upload(**negative), EXPECTED, variances={"w"})
+    assert said == "w has a negative variance, -0.001"
+
+
+def test_variances_are_found_by_module_type():
+    model = byol_like()
+    assert model.variances() == {
+        f"{part}.norm.running_var" for part in ("encoder", "projector", "predictor")
+    } | {f"target.{part}.norm.running_var" for part in ("encoder", "projector")}
 
 
 def far(distance):

@@ -36,7 +36,7 @@ def last_state(run):
     memories = MemoryStore(run.directory.memories, 0)
     latest = Checkpoints(run.directory.checkpoints, 0, memories).latest()
     assert latest is not None
-    return latest[1]
+    return latest.server
 
 
 def nodes(run):
@@ -185,7 +185,7 @@ def test_a_node_that_drops_out_keeps_its_model_and_comes_back(tmp_path):
     }
     run = gossip(tmp_path / "a", "star", **keys)
     stored = Checkpoints(run.directory.checkpoints, 0, MemoryStore(run.directory.memories, 0))
-    first, second, third = (stored.load(number).nodes for number in (1, 2, 3))
+    first, second, third = (stored.load(number).server.nodes for number in (1, 2, 3))
     kept = [one_is_other(a, b) for a, b in zip(first, second, strict=True)]
     assert kept == [False, False, False, True, False]
     assert not one_is_other(second[3], third[3])

@@ -34,8 +34,13 @@ def test_rewinding_forgets_what_is_younger_than_the_checkpoint(tmp_path):
     for number in (1, 2, 4):
         store.save(0, number, memory(number))
     store.save(1, 5, memory(5))
-    assert MemoryStore(tmp_path, 1).rewind(3) == {0: 2}
-    assert MemoryStore(tmp_path, 1).rounds(100) == {0: 2}
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "0" / "round-abc.safetensors").touch()
+    store = MemoryStore(tmp_path, 1)
+    store.rewind(3)
+    assert [store.has(0, number) for number in (1, 2, 4)] == [True, True, False]
+    assert not store.has(1, 5)
 
 
 def test_pruning_keeps_what_the_checkpoint_and_later_rounds_need(tmp_path):
@@ -56,4 +61,4 @@ def test_a_discarded_memory_is_gone_from_disk_and_cache(tmp_path):
     store.save(0, 2, memory(2))
     store.discard(0, 2)
     assert float(store.load(0, 1).state["w"][0]) == 1
-    assert store.rounds(9) == {0: 1}
+    assert store.oldest(0) == 1

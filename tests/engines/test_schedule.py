@@ -19,9 +19,9 @@ from fedssl.engines.loop import draw_clients
 from fedssl.engines.schedule import Slot, makespan, schedule, split_into_waves
 from fedssl.engines.tasks import Task
 from fedssl.engines.workers import Workers
+from fedssl.evaluation.drift import local_models
 from fedssl.experiment import with_machine_defaults
 from fedssl.methods.fedavg import FedAvg
-from fedssl.papers.analysis.drift import local_models
 from fedssl.state import Broadcast, layer_distances
 from fedssl.threads import with_threads
 

@@ -17,12 +17,13 @@ from fedssl.evaluation import linear
 from fedssl.evaluation.features import extract
 from fedssl.evaluation.loaded import load_run
 from fedssl.evaluation.options import ProbeConfig
-from fedssl.evaluation.styles import (
+from fedssl.evaluation.style_features import (
     StyleFeatures,
     nearest_is_same_client,
-    own_encoder,
+    nearest_is_same_style,
     style_features,
 )
+from fedssl.evaluation.styles import own_encoder
 from fedssl.evaluation.tuned import fit_tuned
 from fedssl.rng import torch_rng
 from fedssl.state import ServerState
@@ -223,6 +224,40 @@ def test_clients_are_told_apart_by_their_nearest_neighbour() -> None:
     seen = StyleFeatures(features, torch.tensor([0, 0, 1, 1, 1]), None, ())
     # The last one lies with client 0: its nearest is the first, whose nearest it is. The others are right.
     assert nearest_is_same_client(seen).accuracy == pytest.approx(3 / 5)
+
+
+def test_one_encoder_for_the_images_of_all_by_hand() -> None:
+    features = torch.tensor([[1.0, 0.0], [1.0, -0.2], [0.0, 1.0], [0.1, 3.0], [1.0, 0.09]])
+    styles = torch.tensor([0, 0, 1, 1, 0])
+    seen = StyleFeatures(features, torch.tensor([0, 0, 1, 1, 1]), styles, ("a", "b"))
+    assert nearest_is_same_style(seen).accuracy == 1.0
+    with pytest.raises(ConfigError, match="images with styles, or a shift"):
+        nearest_is_same_style(StyleFeatures(features, seen.clients, None, ()))
+
+
+def test_one_encoder_is_that_of_each_client_in_turn(fedstyle: fedssl.Run) -> None:
+    found = fedstyle.probe("style", **{"protocol.encoder": "one"})
+    run = load_run(fedstyle.directory, {})
+    train, parts = run.federation.train, run.federation.parts
+    assert train.domain is not None
+    chosen = torch.cat([torch.from_numpy(part) for part in parts])
+    styles = train.domain[chosen]
+
+    def accuracy_of(encoder: nn.Module) -> float:
+        x = extract(encoder, train.subset(chosen), mean=0.5, std=0.25, device=CPU)
+        unit = torch.nn.functional.normalize(x.double(), dim=1)
+        similar = unit @ unit.T - 3 * torch.eye(len(x), dtype=torch.float64)
+        return float((styles[similar.argmax(1)] == styles).double().mean())
+
+    by_client = []
+    for client in range(4):
+        run.models.load_client(run.server, run.memory_rounds, client)
+        by_client.append(accuracy_of(run.models.runner.model.part("style.encoder")))
+    assert found["accuracy"] == pytest.approx(sum(by_client) / 4)
+    assert found["model"] == "one client's style encoder, mean of 4 clients"
+    assert found["content"] == pytest.approx(accuracy_of(run.models._global(run.server.model, "").module))
+    run.models.untrained()
+    assert found["untrained"] == pytest.approx(accuracy_of(run.models.runner.model.part("style.encoder")))
 
 
 def test_only_fedstyle_has_style_features(fedavg: fedssl.Run) -> None:

@@ -80,8 +80,8 @@ def test_without_test_annotations_some_images_are_split_off(coco):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"root": "/nowhere"}, "coco needs a folder, and"),
-        ({"root": ""}, "coco needs a folder, and"),
+        ({"root": "/nowhere"}, "coco needs a folder: detection.root"),
+        ({"root": ""}, "coco needs a folder: detection.root"),
         ({"annotations": "none.json"}, r"no annotations .*none\.json"),
         ({"annotations": "photos/7.png"}, r"7\.png"),
         ({"annotations": "list.json"}, "not in COCO's format: KeyError 'categories'"),
@@ -181,7 +181,7 @@ def test_a_bare_name_is_looked_for_beside_other_images(tmp_path):
         train, test = load(config, str(beside))
         assert (len(train), len(test)) == (2, 1)
     for options in ({}, {"root": "cells_train.npz"}, {"root": str(tmp_path)}):
-        with pytest.raises(DataError, match=r"npz needs a file, and detection\.root="):
+        with pytest.raises(DataError, match=r"npz needs a file: detection\.root="):
             load(DetectionConfig(data="npz", **options))
 
 

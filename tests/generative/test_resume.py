@@ -39,9 +39,10 @@ class StopAt(Listener):
 def everything(run: Path) -> dict[str, torch.Tensor]:
     """All tensors of a finished run: server, its optimizer, and every client's memory."""
     memories = MemoryStore(run / "checkpoints" / "clients", 0)
-    round, server = Checkpoints(run / "checkpoints", 0, memories).latest()
+    latest = Checkpoints(run / "checkpoints", 0, memories).latest()
+    server = latest.server
     found = {f"server/{name}": value for name, value in (server.model | server.memory).items()}
-    for client, written in memories.rounds(round).items():
+    for client, written in latest.memory_rounds.items():
         found |= {f"{client}/{name}": value for name, value in memories.load(client, written).state.items()}
     return found
 

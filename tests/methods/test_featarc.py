@@ -2,11 +2,12 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from tests.small import QUEUE, digest, small_run
+from tests.small import QUEUE, SMALL, digest, small_run
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,21 +15,25 @@ from fedssl.aggregation.fedavg import FedAvg as Mean
 from fedssl.aggregation.server_optimizer import ServerOptimizer
 from fedssl.config import load
 from fedssl.data.views import plain
+from fedssl.engines.live import ServerRun
 from fedssl.errors import ConfigError, RunError
 from fedssl.evaluation.loaded import load_run
+from fedssl.methods import featarc
 from fedssl.methods.clusters import Clusters, FirstClusters, by_direction
-from fedssl.methods.featarc import FeatARC, aligned_loss, projections
+from fedssl.methods.featarc import FeatARC, aligned_loss, targets
 from fedssl.methods.method import ServerTools
 from fedssl.methods.training import Batch
+from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.byol import BYOL
 from fedssl.objectives.mae import MAE
 from fedssl.objectives.moco import MoCoV2
+from fedssl.objectives.objective import Objective
 from fedssl.objectives.simclr import SimCLR
 from fedssl.objectives.simsiam import SimSiam
 from fedssl.state import Broadcast, ServerState, Upload, restore, snapshot
 
-HEADS = ModelConfig(projector_hidden=16, projector_out=8, predictor_hidden=16)
+HEADS = ModelConfig(projector_hidden=16, projector_out=3, predictor_hidden=16)  # as wide as the features
 
 
 class Narrow(nn.Module):
@@ -69,8 +74,8 @@ def a_client(objective, method, x=None, seed=0):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = objective.build(Narrow(), 3, HEADS)
-        model.extend(method.parts(model, None, HEADS))  # type: ignore[arg-type]
-    client = bare(model)
+        model.extend(method.parts(model, lambda: SimpleNamespace(features=3), HEADS))
+    client = bare(model, round=2)
     client.objective = objective
     client.images = Images(images() if x is None else x)
     client.views = type("Views", (), {"mean": 0.5, "std": 0.25})()
@@ -86,14 +91,15 @@ def a_batch(seed=0):
     return Batch(images(), views, None, rng, torch.arange(6))
 
 
+@pytest.mark.parametrize("target", ["backbone", "projection"])
 @pytest.mark.parametrize("objective", [SimCLR(), SimSiam(), BYOL(), SimSiam(predictor=False)], ids=repr)
-def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(objective):
+def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(objective, target):
     """Line 10 of Algorithm 2, computed anew with passes of its own."""
     weight = 0.7
     client = a_client(objective, FeatARC(align=weight))
     model = client.model
     start = snapshot(model)
-    loss = aligned_loss(client, weight)
+    loss = aligned_loss(client, weight, target)
     # What it is aligned with is not the model that meanwhile trains.
     for value in model.parameters():
         value.data += 0.05
@@ -114,7 +120,8 @@ def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(obj
     given = objective.build(Narrow(), 3, HEADS)
     restore(given, start)
     given.eval()
-    z = given.part("projector")(given.part("encoder")(plain(batch.images, 0.5, 0.25))).detach()
+    z = given.part("encoder")(plain(batch.images, 0.5, 0.25))
+    z = (given.part("projector")(z) if target == "projection" else z).detach()
     distances = [-(F.normalize(each) * F.normalize(z)).sum(1).mean() for each in p]
     expected = own + weight * (distances[0] + distances[1]) / 2
     torch.testing.assert_close(found, expected)
@@ -123,18 +130,19 @@ def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(obj
 def test_what_a_client_is_aligned_with_takes_no_gradient_and_leaves_statistics_alone():
     client = a_client(SimCLR(), FeatARC())
     before = snapshot(client.model)
-    loss = aligned_loss(client, 1.0)
+    loss = aligned_loss(client, 1.0, "projection")
     after = snapshot(client.model)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not projections(client).requires_grad
+    assert not targets(client, "projection").requires_grad
     client.model.train()
     loss(a_batch()).backward()
     assert all(value.grad is not None for value in client.model.part("encoder").parameters())
 
 
-def test_each_image_is_aligned_with_its_own_projection():
+@pytest.mark.parametrize("target", ["backbone", "projection"])
+def test_each_image_is_aligned_with_its_own_target(target):
     client = a_client(SimCLR(), FeatARC())
-    loss, batch = aligned_loss(client, 1.0), a_batch()
+    loss, batch = aligned_loss(client, 1.0, target), a_batch()
     turned = batch.positions.flip(0)
     again = replace(
         batch, images=batch.images[turned], views=[v[turned] for v in batch.views], positions=turned
@@ -146,7 +154,7 @@ def test_each_image_is_aligned_with_its_own_projection():
 def test_views_that_the_objective_does_not_predict_itself_are_predicted():
     """MoCo's online network sees first views only."""
     client = a_client(MoCoV2(queue=8), FeatARC())
-    loss = aligned_loss(client, 1.0)
+    loss = aligned_loss(client, 1.0, "backbone")
     client.model.train()
     rows = []
     client.model.part("projector").register_forward_hook(lambda _m, _i, output: rows.append(len(output)))
@@ -168,10 +176,65 @@ def test_it_aligns_features_where_there_is_no_projector():
     client.model, client.objective = model, mae
     batch = a_batch()
     one = Batch(batch.images, batch.views[:1], None, torch.Generator().manual_seed(3), batch.positions)
-    found = aligned_loss(client, 1.0)(one)
+    found = aligned_loss(client, 1.0, "projection")(one)
     own = mae.loss(model, one.views, None, torch.Generator().manual_seed(3))
     z = encoder(plain(one.images, 0.5, 0.25))
     torch.testing.assert_close(found, own - F.cosine_similarity(encoder(one.views[0]), z).mean())
+
+
+def test_the_alignment_by_hand():
+    """One image with feature (3, 4) in the cluster model; the head doubles and swaps: z = (8, 6).
+
+    It gives (2, 0) and (0, 2) for two views, or (2, 0) twice: cosines 3/5, 4/5 or 4/5, 3/5 with z.
+    """
+
+    class Swap(nn.Module):
+        def forward(self, x):
+            return 2 * x.flip(1)
+
+    class Given(Objective):
+        def loss(self, model, views, labels, rng):
+            return model.part("projector")(torch.cat(list(views))).sum() * 0
+
+    client = a_client(SimCLR(), FeatARC())
+    client.model, client.objective = Model(encoder=Part(nn.Flatten()), projector=Part(Swap())), Given()
+    client.images = Images(torch.tensor([3, 4], dtype=torch.uint8).reshape(1, 1, 1, 2))
+    client.views = SimpleNamespace(mean=0.0, std=1 / 255)  # pixels are features
+    x, y = torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.0]])
+    expected = {"backbone": {"xx": -0.6, "xy": -0.7}, "projection": {"xx": -0.8, "xy": -0.7}}
+    for target, z in (("backbone", [[3.0, 4.0]]), ("projection", [[8.0, 6.0]])):
+        assert targets(client, target).tolist() == z
+        for name, views in (("xx", [x, x]), ("xy", [x, y])):
+            batch = Batch(client.images.x, views, None, torch.Generator(), torch.tensor([0]))
+            assert float(aligned_loss(client, 1.0, target)(batch)) == pytest.approx(expected[target][name])
+
+
+def test_backbone_features_need_a_projector_of_their_width():
+    for objective in (SimCLR(), SimSiam(), BYOL()):
+        wide = ModelConfig(projector_hidden=16, projector_out=8, predictor_hidden=16)
+        model = objective.build(Narrow(), 3, wide)
+        encoder = lambda: SimpleNamespace(features=3)  # noqa: E731
+        with pytest.raises(ConfigError, match=r"set model\.projector_out=3 \(it is 8\), or method\.target="):
+            FeatARC().parts(model, encoder, wide)
+        for fits in (FeatARC(target="projection"), FeatARC(align=0.0)):
+            assert fits.parts(model, encoder, wide) == {}
+        assert FeatARC().parts(objective.build(Narrow(), 3, HEADS), encoder, HEADS) == {}
+
+
+def test_the_command_says_which_width(tmp_path):
+    with pytest.raises(ConfigError, match=r"set model\.projector_out=16 \(it is 8\)"):
+        small_run(tmp_path / "run", method="featarc", **{"model.projector_out": 8})
+
+
+def test_there_is_no_alignment_in_round_1(monkeypatch):
+    used = []
+    monkeypatch.setattr(featarc, "train_locally", lambda client, loss=None: used.append(loss))
+    for number in (1, 2):
+        client = a_client(SimCLR(), FeatARC())
+        client.round = number
+        FeatARC().train(client)
+    assert used[0] is None
+    assert used[1] is not None
 
 
 # --- which cluster --------------------------------------------------------------------------------
@@ -191,6 +254,7 @@ def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
     states = [turned(client, amount) for amount in (0.5, 0.02, -0.5)]
     models = [{name: state[name] for name in shared} for state in states]
     own = {name: value for name, value in turned(client, 0.0).items() if name.startswith("encoder.")}
+    client.notes["cluster"] = 0  # it has taken part before
     log = method.receive(client, Broadcast(clusters=models), own)
     assert log["cluster"] == 1
 
@@ -208,13 +272,14 @@ def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
     after = client.model.state_dict()
     for name in shared:
         assert torch.equal(after[name], models[1][name])
+    torch.testing.assert_close(targets(client, "backbone"), features(models[1]))
     given = client.model.part("projector").eval()(features(models[1])).detach()
-    torch.testing.assert_close(projections(client), given)
+    torch.testing.assert_close(targets(client, "projection"), given)
     assert method.reference_model(client, Broadcast(clusters=models)) is models[1]
 
 
 def test_equal_models_leave_the_first_and_align_only_asks_nothing():
-    method = FeatARC(clusters=2)
+    method = FeatARC(clusters=2, assignment="similarity")
     client = a_client(SimCLR(), method)
     model = {name: client.initial[name] for name in method.shares(client.model)}
     log = method.receive(client, Broadcast(clusters=[model, model]), {})
@@ -223,6 +288,34 @@ def test_equal_models_leave_the_first_and_align_only_asks_nothing():
     client = a_client(SimCLR(), alone)
     client.images = None  # would fail if features were taken
     assert alone.receive(client, Broadcast(model), {}) == {"cluster": 0}
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_newcomers_are_dealt_round_robin_whatever_the_round(number):
+    method = FeatARC(clusters=3)
+    for id in range(7):
+        client = a_client(SimCLR(), method)
+        client.id, client.round = id, number
+        client.images = None  # would fail if features were taken
+        models = [{name: turned(client, amount)[name] for name in client.initial} for amount in (0, 1, 2)]
+        assert method.receive(client, Broadcast(clusters=models), {}) == {"cluster": id % 3}
+        first = client.model.state_dict()["encoder.conv.weight"]
+        assert torch.equal(first, models[id % 3]["encoder.conv.weight"])
+
+
+def test_cluster_models_begin_apart_and_the_first_as_every_other_method_does(tmp_path):
+    method = {"name": "featarc", "clusters": 3}
+    config = load(SMALL, {"method": method})
+    server = ServerRun(config, tmp_path).server
+    first = [state["encoder.conv1.weight"] for state in server.clusters]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(first, 2))
+    again = ServerRun(config, tmp_path).server  # the same in every process
+    assert all(torch.equal(a, b["encoder.conv1.weight"]) for a, b in zip(first, again.clusters, strict=True))
+    fedavg = ServerRun(load(SMALL), tmp_path).server.model
+    assert all(torch.equal(value, fedavg[name]) for name, value in server.clusters[0].items())
+    assert server.clusters[1].keys() == fedavg.keys()
+    equal = ServerRun(load(SMALL, {"method": {**method, "assignment": "similarity"}}), tmp_path).server
+    assert all(state is equal.clusters[0] for state in equal.clusters)
 
 
 def test_what_stays_on_the_client():
@@ -356,7 +449,7 @@ def two_groups(tmp_path_factory):
         )
     return small_run(
         folder / "run",
-        method="featarc",
+        method={"name": "featarc", "assignment": "similarity", "target": "projection"},
         rounds=3,
         data={"name": "npz", "root": str(folder / "groups_train.npz")},
         partition={"scheme": "domain", "per_domain": 3},
@@ -403,14 +496,12 @@ def test_any_objective_also_with_partial_participation(tmp_path, objective):
 
 
 def test_options_are_checked():
-    for wrong in ({"clusters": 0}, {"align": -1.0}):
+    for wrong in ({"clusters": 0}, {"align": -1.0}, {"target": "head"}, {"assignment": "chance"}):
         with pytest.raises(ConfigError):
             load({"method": {"name": "featarc", **wrong}})
 
 
 def test_workers_and_a_restart_change_nothing(tmp_path):
-    from tests.small import SMALL
-
     from fedssl import experiment
     from fedssl.listener import Listener
 
@@ -422,7 +513,8 @@ def test_workers_and_a_restart_change_nothing(tmp_path):
             if line["round"] == 2:
                 raise Stop
 
-    keys = {"method": {"name": "featarc", "private_norm": True}, "checkpoint.every": 1, "train.epochs": 0.5}
+    method = {"name": "featarc", "private_norm": True}
+    keys = {"method": method, "checkpoint.every": 1, "train.epochs": 0.5}
     whole = small_run(tmp_path / "whole", **keys)
     workers = small_run(tmp_path / "workers", **keys, **{"engine.workers": 2})
     with pytest.raises(Stop):

@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 import torch
 from tests.onestep import Federation
+from tests.small import small_run
 from tests.toys import Vector, a_client, byol_like, upload_of
 
 from fedssl.aggregation.fedavg import FedAvg as Mean
@@ -10,7 +12,9 @@ from fedssl.methods.ema import convolutions, mean_change
 from fedssl.methods.fedema import FedEMA
 from fedssl.methods.fedu import FedU
 from fedssl.methods.method import ENCODER, ServerTools
+from fedssl.models.encoders import build_encoder
 from fedssl.models.model import Model, Part
+from fedssl.models.options import ModelConfig
 from fedssl.state import Broadcast, ServerState, mix, snapshot
 
 # Own model (3, 4 | 12), global model zero: ‖W_g − W_k‖ = √(9 + 16 + 144) = 13.
@@ -37,6 +41,7 @@ def test_mu_and_both_updates_by_hand():
     client, received, memory = situation()
     log = FedEMA().receive(client, Broadcast(received, values={"lambda": 0.5 / 13}), memory)
     assert log["mu"] == pytest.approx(0.5)
+    assert log["mu_capped"] == 0.0
     assert log["divergence_before"] == pytest.approx(13)
     state = client.model.state_dict()
     assert state["encoder.weight"].tolist() == [1.5, 2.0]
@@ -60,7 +65,7 @@ def test_ema_on_one_of_the_two(apply_to, encoder, predictor):
 def test_mu_is_at_most_one():
     client, received, memory = situation()
     log = FedEMA(scaler=10.0).receive(client, Broadcast(received), memory)
-    assert log["mu"] == 1.0
+    assert log["mu"] == log["mu_capped"] == 1.0
     assert client.model.state_dict()["encoder.weight"].tolist() == OWN["encoder.weight"]
 
 
@@ -165,6 +170,15 @@ def test_convolutions_are_found_by_type():
     assert convolutions(Model(encoder=Part(odd), projector=Part(nn.Conv2d(1, 1, 1)))) == ["encoder.0.weight"]
 
 
+def test_the_authors_code_leaves_shortcuts_out():
+    """It looks for `conv` in names: the stem, and two convolutions for each of three blocks."""
+    encoder = build_encoder(ModelConfig(encoder="resnet8", width=4), (8, 8), 3).module
+    shortcuts = ["layer2.0.downsample.0.weight", "layer3.0.downsample.0.weight"]
+    assert set(shortcuts) < set(dict(encoder.named_parameters()))
+    blocks = [f"encoder.layer{stage}.0.conv{number}.weight" for stage in (1, 2, 3) for number in (1, 2)]
+    assert convolutions(Model(encoder=Part(encoder))) == ["encoder.conv1.weight", *blocks]
+
+
 @pytest.mark.parametrize(("threshold", "predictor"), [(13.1, 0.0), (13.0, 8.0)])
 def test_fedu_replaces_the_predictor_only_if_the_encoders_are_close(threshold, predictor):
     client, received, memory = situation(own_round=1)  # FedU has no rule about the round before
@@ -187,6 +201,50 @@ def test_fedu_treats_the_projector_so_where_there_is_no_predictor(threshold, pro
     FedU(divergence="paper", threshold=threshold).receive(client, Broadcast(received), own)
     assert client.model.state_dict()["projector.weight"].tolist() == [projector]
     assert client.model.state_dict()["encoder.weight"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("broadcast", "replaced"), [({}, 1.0), ({"threshold": 13.0}, 1.0), ({"threshold": 12.9}, 0.0)]
+)
+def test_fedu_with_a_quantile_compares_with_what_the_server_saw(broadcast, replaced):
+    """The client is 13 away. Its predictor is replaced up to the quantile, and as long as there is none."""
+    client, received, memory = situation()
+    method = FedU(divergence="paper", quantile=0.5, threshold=1e9)
+    log = method.receive(client, Broadcast(received, values=broadcast), memory)
+    assert log == {"divergence_before": pytest.approx(13), "predictor_replaced": replaced}
+    assert client.model.state_dict()["predictor.weight"].tolist() == [0.0 if replaced else 8.0]
+
+
+def test_fedus_quantile_by_hand():
+    """Of 1, 2 and 4 the median is 2, and the first quartile is 1.5."""
+    model = byol_like()
+    state = snapshot(model, FedU().shares(model))
+    uploads = [upload_of(client, state) for client in range(4)]
+    for upload, apart in zip(uploads, (4.0, 1.0, 2.0), strict=False):  # the last client is new
+        upload.values["divergence_before"] = apart
+    server = ServerState(state, values={"other": 1.0})
+    assert FedU(quantile=0.5).broadcast(server, 0, 1).values == {}
+    second = aggregate(FedU(quantile=0.5), model, server, uploads)
+    assert second.values == {"other": 1.0, "threshold": 2.0}
+    assert FedU(quantile=0.5).broadcast(second, 0, 2).values == {"threshold": 2.0}
+    assert aggregate(FedU(quantile=0.25), model, server, uploads).values["threshold"] == 1.5
+    # In a round in which nobody compared, the quantile stays.
+    third = aggregate(FedU(quantile=0.5), model, second, [upload_of(0, state)], round=2)
+    assert third.values["threshold"] == 2.0
+    assert aggregate(FedU(), model, server, uploads).values == {"other": 1.0}
+
+
+def test_a_run_of_fedu_with_a_quantile_replaces_about_that_share(tmp_path):
+    run = small_run(
+        tmp_path / "run", objective="byol", rounds=4, **{"method.name": "fedu", "method.quantile": 0.4}
+    )
+    assert "predictor_replaced" not in run.metrics[0]
+    assert run.metrics[1]["predictor_replaced"] == 1.0
+    for line, before in zip(run.metrics[2:], run.metrics[1:], strict=False):
+        quantile = np.quantile([client["divergence_before"] for client in before["clients"]], 0.4)
+        expected = [float(client["divergence_before"] <= quantile) for client in line["clients"]]
+        assert [client["predictor_replaced"] for client in line["clients"]] == expected
+        assert line["predictor_replaced"] == sum(expected) / 5
 
 
 def test_constant_mu_for_encoder_and_predictor_by_hand():

@@ -5,12 +5,15 @@ import copy
 import pytest
 import torch
 from tests.onestep import METHODS, TOY, Federation, assert_close, descend, naive_style_loss, nt_xent
-from tests.small import QUEUE, small_run
+from tests.small import QUEUE, SMALL, small_run
 from torch.nn import functional as F
 
+from fedssl import experiment
+from fedssl.config import load
 from fedssl.errors import ConfigError
 from fedssl.evaluation.loaded import load_run
-from fedssl.methods.fedstyle import FedStyle
+from fedssl.listener import Listener
+from fedssl.methods.fedstyle import FedStyle, Norms
 from fedssl.methods.style import StyleViews, style_features
 from fedssl.methods.training import Batch, batches
 from fedssl.models.tuned import Tuned
@@ -129,6 +132,50 @@ def test_the_infused_loss_of_every_objective(tmp_path, objective, naive):
     found.backward()
     assert all(bool(value.grad.any()) for value in toy.runner.model.part("generator").parameters())
     assert all(value.grad is None for value in toy.runner.model.part("style").parameters())
+
+
+# --- the generator's length -----------------------------------------------------------------------
+
+
+def test_lengths_by_hand():
+    """Content of length 5 and 13, generated 10, 10, 20 and 5: 45 over 2·18."""
+    content, norms = torch.tensor([[3.0, 4.0], [5.0, 12.0]]), Norms()
+    norms.add([torch.tensor([[6.0, 8.0], [0.0, 10.0]])], [content])
+    norms.add([torch.tensor([[20.0, 0.0], [-3.0, 4.0]])], [content])
+    assert norms.ratio() == pytest.approx(45 / 36)
+
+
+def test_every_client_and_round_has_the_ratio_of_lengths(tmp_path):
+    run = small_run(tmp_path / "a", method=METHOD, **TOY)
+    for line in run.metrics:
+        ratios = [client["generator_ratio"] for client in line["clients"]]
+        assert line["generator_ratio"] == pytest.approx(sum(ratios) / 2)
+        assert all(0 < ratio < 3 for ratio in ratios)
+    plain = small_run(tmp_path / "b", method={**METHOD, "infusion": 0.0}, **TOY)
+    assert "generator_ratio" not in plain.metrics[0]
+
+
+def test_a_generator_that_diverges_is_named(tmp_path):
+    class Notes(Listener):
+        def __init__(self):
+            self.said = []
+
+        def note(self, text):
+            self.said.append(text)
+
+    notes = Notes()
+    keys = {**TOY, "method": METHOD, "rounds": 1, "train.epochs": 10, "train.lr": 1.0}
+    experiment.run(load(SMALL, keys), tmp_path / "a", notes)
+    (warning,) = [text for text in notes.said if "generator" in text]
+    assert "round 1: the generator diverges: ‖G‖/‖h_c‖ exceeds 3 at client 0 (" in warning
+    assert "train.momentum=0" in warning
+
+
+def test_the_warning_counts_clients():
+    rows = [{"client": client, "generator_ratio": ratio} for client, ratio in enumerate((3.0, 4, 5, 9, 7))]
+    assert FedStyle().warning({"round": 2, "clients": rows[:1]}) == ""
+    text = FedStyle().warning({"round": 2, "clients": rows})
+    assert "client 1 (4), client 2 (5), client 3 (9) and 1 more" in text
 
 
 def test_infused_keys_have_a_queue_of_their_own(tmp_path):

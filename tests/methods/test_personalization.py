@@ -18,14 +18,19 @@ from tests.onestep import (
     projections,
 )
 from tests.small import SMALL, digest, small_run
+from tests.toys import a_client as bare
 
 from fedssl import experiment
 from fedssl.config import load
 from fedssl.errors import ConfigError
 from fedssl.evaluation.loaded import load_run
 from fedssl.listener import Listener
+from fedssl.methods import fedprox
+from fedssl.methods.fedprox import FedProx
 from fedssl.methods.proximal import proximal
+from fedssl.models.model import Model, Part
 from fedssl.rng import torch_rng
+from fedssl.state import Broadcast
 
 
 def squares(module, anchor):
@@ -109,6 +114,48 @@ def test_a_step_of_two_clients_is_that_of_a_naive_implementation(tmp_path, name)
         moved = [part for part in found if not torch.equal(found[part], toy.network.initial[part])]
         assert any(part.startswith("encoder") for part in moved)
         assert all(any(part.startswith(own) for part in moved) for own in PRIVATE[name])
+
+
+@pytest.mark.parametrize("start", ["global", "own"])
+def test_fedprox_starts_from_the_global_model_or_from_its_own_by_hand(start):
+    """w = 1 was its own last model, w_g = 3 is received; μ = 0.5 and a loss of w²: one step of 0.1.
+
+    From the global model: 3 − 0.1·6 = 2.4, without a pull yet; from its own: 1 − 0.1·(2 + 0.5·(1 − 3)) = 0.9.
+    """
+    model = Model(encoder=Part(torch.nn.Linear(1, 1, bias=False)))
+    method = FedProx(mu=0.5, start=start)
+    client = bare(model, round=2)
+    client.uploads = frozenset({"encoder.weight"})
+    memory = {"encoder.weight": torch.tensor([[1.0]])} if method.keeps(model) else {}
+    assert bool(memory) == (start == "own") == method.personalizes
+    broadcast = Broadcast({"encoder.weight": torch.tensor([[3.0]])})
+    method.receive(client, broadcast, memory)
+    client.received = method.reference_model(client, broadcast)
+    weight = model.part("encoder").weight
+
+    def one_step(client, loss):
+        value = loss(None)
+        value.backward()
+        with torch.no_grad():
+            weight.sub_(0.1 * weight.grad)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedprox, "train_locally", one_step)
+        patch.setattr(fedprox, "objective_loss", lambda client: lambda batch: weight.square().sum())
+        method.train(client)
+    assert float(weight.detach()) == pytest.approx({"global": 2.4, "own": 0.9}[start])
+
+
+def test_a_fedprox_client_that_starts_from_its_own_model_keeps_it(tmp_path):
+    toy = Federation(tmp_path, {"name": "fedprox", "mu": 0.7, "start": "own"})
+    first = toy.run(0)  # a newcomer starts from the global model
+    plain = Federation(tmp_path / "plain", METHODS["fedprox"])
+    assert_close(first, plain.run(0))
+    kept = toy.memories.load(0, 1).state
+    assert all(torch.equal(kept[name], value) for name, value in first.items())
+    other = {name: torch.zeros_like(value) for name, value in first.items()}
+    received = toy.runner.receive(toy.task(0, other, round=2, memory_round=1)).state_dict()
+    assert all(torch.equal(received[name], value) for name, value in first.items())
 
 
 def test_the_penalty_by_hand():

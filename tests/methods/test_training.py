@@ -3,11 +3,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.small import small_run
 
+from fedssl.config import load
 from fedssl.data.federation import ClientImages
 from fedssl.data.shifts import Shift
 from fedssl.data.view_recipes import build_recipe
 from fedssl.data.views import Views
+from fedssl.errors import ConfigError
+from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.methods.training import batches, learning_rate, prepare_batches
 from fedssl.rng import torch_rng
@@ -44,8 +48,44 @@ def test_learning_rates_by_hand():
     assert learning_rate(cosine, 6, 10) == pytest.approx(0.1)
     assert learning_rate(cosine, 10, 10) == pytest.approx(0.1 * (1 + math.cos(0.9 * math.pi)))
     step = TrainConfig(lr=1.0, schedule="step")
-    assert [learning_rate(step, number, 10) for number in (6, 7, 8, 9)] == [1.0, 0.1, 0.1, 0.01]
+    found = [learning_rate(step, number, 10) for number in (6, 7, 8, 9)]
+    assert found == pytest.approx([1.0, 0.1, 0.1, 0.01])
     assert learning_rate(TrainConfig(lr=0.3, schedule="constant"), 9, 10) == 0.3
+
+
+def rates_by_epoch(rounds, epochs, **keys):
+    """The rate of the only step of every local epoch, over all rounds."""
+    config = TrainConfig(lr=1.0, schedule="step", **keys)
+    steps = [(number, epoch) for number in range(1, rounds + 1) for epoch in range(epochs)]
+    return [learning_rate(config, number, rounds, epoch / epochs) for number, epoch in steps]
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(500, 1), (100, 5), (20, 25), (10, 50), (2, 250), (1, 500)])
+def test_steps_of_the_rate_count_local_epochs_however_they_are_cut_into_rounds(rounds, epochs):
+    """500 epochs, ×0.3 at 30, 60 and 90 %: 150 epochs, 150, 150 and the last 50."""
+    expected = [1.0] * 150 + [0.3] * 150 + [0.09] * 150 + [0.027] * 50
+    found = rates_by_epoch(rounds, epochs, milestones=(0.3, 0.6, 0.9), gamma=0.3)
+    assert found == pytest.approx(expected)
+
+
+def test_the_rate_of_a_run_changes_within_a_round(tmp_path, monkeypatch):
+    """Two rounds of two epochs of two steps; ×0.5 after a quarter and after five eighths of them."""
+    rates, step = [], Optimizer.step
+    monkeypatch.setattr(Optimizer, "step", lambda self: rates.append(self.lr) or step(self))
+    schedule = {"schedule": "step", "milestones": [0.25, 0.625], "gamma": 0.5, "lr": 0.08}
+    small_run(
+        tmp_path / "run",
+        rounds=2,
+        partition={"scheme": "iid", "clients": 1},
+        train={**schedule, "epochs": 2, "batch_size": 50},
+    )
+    assert rates == pytest.approx([0.08] * 2 + [0.04] * 3 + [0.02] * 3)
+
+
+@pytest.mark.parametrize("milestones", [[0.0], [1.0], [0.5, 30]])
+def test_milestones_are_shares(milestones):
+    with pytest.raises(ConfigError, match=r"train\.milestones"):
+        load({"train": {"schedule": "step", "milestones": milestones}})
 
 
 def test_batches_are_the_same_for_the_same_purpose():

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from lightly.loss import NegativeCosineSimilarity
+from tests.small import small_run
 from torch import Tensor
 
+import fedssl
 from fedssl.models.model import Model, Role
 from fedssl.objectives.byol import BYOL
 from fedssl.state import snapshot
+from fedssl.storage import load_tensors
 
 
 def step(objective: BYOL, model: Model, views: list[Tensor], rng: torch.Generator, lr: float = 0.1) -> None:
@@ -166,3 +170,81 @@ def test_the_optimizer_leaves_a_stopped_target_alone(
     objective.after_step(model)
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+# --- the target of FedEMA's code --------------------------------------------------------------------
+
+
+def naive_first_round(model: Model, views: list[Tensor], stop_gradient: bool) -> Tensor:
+    """Both sides are the online network."""
+    cosine, loss = NegativeCosineSimilarity(), torch.zeros(())
+    for one, other in ((0, 1), (1, 0)):
+        p, t = (
+            model.part("projector")(model.part("encoder")(views[one])),
+            model.part("projector")(model.part("encoder")(views[other])),
+        )
+        loss = loss + 2 + 2 * cosine(model.part("predictor")(p), t.detach() if stop_gradient else t)
+    return loss
+
+
+@pytest.mark.parametrize("stop_gradient", [True, False])
+def test_reference_code_the_first_target_is_the_online_network(
+    stop_gradient: bool, build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
+) -> None:
+    objective = BYOL(target="reference-code", stop_gradient=stop_gradient, momentum=0.99)
+    model, other = build(objective), build(objective)
+    objective.before_round(model)
+    for _ in range(2):
+        expected = naive_first_round(other, views, stop_gradient)
+        torch.testing.assert_close(objective.loss(model, views, None, rng), expected)
+        step(objective, model, views, rng)
+        optimizer = torch.optim.SGD(objective.trained(other), lr=0.1)
+        naive_first_round(other, views, stop_gradient).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        online = dict(model.named_parameters())
+        for name, value in dict(other.named_parameters()).items():
+            if not name.startswith("target."):
+                torch.testing.assert_close(online[name], value, rtol=1e-4, atol=1e-6)
+        for name, value in targets(model).items():
+            assert torch.equal(value, online[name.removeprefix("target.")])
+
+
+@pytest.mark.parametrize("stop_gradient", [True, False])
+@pytest.mark.parametrize("ema", [True, False])
+def test_reference_code_later_targets_are_in_no_optimizer(
+    stop_gradient: bool, ema: bool, build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
+) -> None:
+    """From the second round on it is BYOL with stop-gradient, whatever that says."""
+    objective = BYOL(target="reference-code", stop_gradient=stop_gradient, ema=ema, momentum=0.5)
+    plain = BYOL(ema=ema, momentum=0.5)
+    model, other = build(objective), build(plain)
+    for _ in range(2):
+        objective.before_round(model)
+    plain.before_round(other)
+    for _ in range(2):
+        step(objective, model, views, rng)
+        step(plain, other, views, rng)
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in other.state_dict().items())
+    assert set(state) - set(other.state_dict()) == {"rounds.count"}
+
+
+def test_reference_code_rounds_are_counted_by_the_client(tmp_path: Path) -> None:
+    """Without EMA the target stays what the first round left; with update-both it is the global model."""
+    objective = {"name": "byol", "target": "reference-code", "ema": False}
+    first, third = (
+        memory_of(small_run(tmp_path / f"{rounds}", objective=objective, rounds=rounds)) for rounds in (1, 3)
+    )
+    assert (int(first["rounds.count"]), int(third["rounds.count"])) == (1, 3)
+    targets = [name for name in first if name.endswith("conv1.weight")]
+    assert targets
+    assert all(torch.equal(first[name], third[name]) for name in targets)
+    both = small_run(tmp_path / "both", objective=objective, **{"method.update_both": True})
+    assert set(memory_of(both)) == {"rounds.count"}
+
+
+def memory_of(run: fedssl.Run) -> dict[str, Tensor]:
+    """What client 0 has kept of the last round."""
+    (file,) = (run.path / "checkpoints" / "clients" / "0").glob("round-*")
+    return load_tensors(file)[0]

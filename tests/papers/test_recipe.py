@@ -158,10 +158,11 @@ def test_measures_are_the_protocols_and_the_counts() -> None:
         "rounds-to",
         "epochs-to",
         "oscillation",
-        "drift",
+        "drift",  # from the received model, as metrics.jsonl has it
         "generate",
     } | {
-        "segmentation"  # of the protocol `detection`
+        "drift-from-mean",  # of the protocol `drift`
+        "segmentation",  # of the protocol `detection`
     }
 
 

@@ -81,7 +81,7 @@ def test_a_wrong_choice_of_rows_columns_or_seeds(
     out: Path, table: str | None, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        reproduce(table, out=out, **options)
+        reproduce(*([table] if table else []), out=out, **options)
     assert problem in str(error.value)
     assert not out.exists()
 

@@ -39,6 +39,7 @@ class Chromium:
                 "--headless=new",
                 "--no-sandbox",
                 "--disable-gpu",
+                "--hide-scrollbars",
                 "--disable-dev-shm-usage",
                 "--no-first-run",
                 "--disable-background-networking",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from PIL import Image
 
 from fedssl.report.html import watch
 from fedssl.report.html.data import document
@@ -29,8 +30,6 @@ def browser():
 
 def drawn(path):
     """A map of four images and one strip, as `images.look` gives them."""
-    from PIL import Image
-
     uri = encoded(Image.new("L", (8, 8), 128), "PNG")
     kinds = {
         "class": {"of": [0, 1, 0, 1], "names": ["cat", EVIL]},
@@ -113,12 +112,13 @@ def chart(title):
 def test_every_chart_is_drawn_and_nothing_is_wrong(browser, single):
     browser.open(single)
     assert texts(browser, "h2") == [
-        "Summary",
-        "Curves",
-        "Results",
-        "Clients",
+        "Result",
         "Feature map",
         "Nearest neighbours",
+        "Probes",
+        "The run",
+        "Curves",
+        "Clients",
         "Failures",
         "Configuration",
     ]
@@ -262,7 +262,72 @@ def test_phone_and_dark_mode(browser, several, dark):
     assert browser.errors == []
 
 
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("page_of", ["single", "several"])
+def test_the_layout_at_a_glance(browser, page_of, width, dark, request, tmp_path):
+    browser.open(request.getfixturevalue(page_of), width=width, height=900, dark=dark)
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    box = "(selector => { const b = document.querySelector(selector).getBoundingClientRect();"
+    box += " return {left: b.left, right: b.right, top: b.top, bottom: b.bottom}; })"
+    summary, field, strips, matrix = (
+        browser.value(f"{box}({json.dumps(selector)})")
+        for selector in ("#summary", "svg[data-chart=map]", ".strip", "svg[data-chart=confusion]")
+    )
+    if width == 1400:
+        cut = (
+            "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        )
+        assert browser.value(cut) == 0
+        assert field["left"] >= summary["right"]  # beside each other
+        assert field["top"] < 900
+        assert strips["bottom"] < 900  # above the fold
+        beside = browser.value(f"{box}('#results .beside > :last-child')")
+        assert beside["left"] >= matrix["right"]
+    else:
+        assert field["top"] >= summary["bottom"]  # below each other
+    picture = tmp_path / f"{page_of}-{width}-{'dark' if dark else 'light'}.png"
+    browser.picture(picture)
+    with Image.open(picture) as shot:
+        assert width - 20 <= shot.width <= width  # a scroll bar takes its part
+        assert shot.getpixel((2, shot.height - 2)) == ((21, 22, 26) if dark else (255, 255, 255))
+    assert browser.errors == []
+
+
+def test_the_headline_stands_beside_the_untrained_and_the_centralized_encoder(browser, tmp_path):
+    run = finished(tmp_path / "run", 0.75)
+    central = finished(tmp_path / "central", 0.9, method="centralized")
+    file = tmp_path / "page.html"
+    file.write_text(page(document([run], None, centralized=central)), encoding="utf-8")
+    browser.open(file.as_uri())
+    assert texts(browser, ".headline b") == ["75.0 %"]
+    assert texts(browser, ".gain") == ["+25.0 points over the untrained encoder"]
+    assert texts(browser, "#summary .bars .number") == ["75.0 %", "90.0 %", "50.0 %"]
+    widths = browser.value("[...document.querySelectorAll('.track span')].map(e => e.style.width)")
+    assert widths == ["75%", "90%", "50%"]
+
+
+def test_sites_have_their_names(browser, tmp_path):
+    keys = {"engine.name": "flower", "engine.sites": ["berlin", "paris"], "data.name": "none"}
+    keys |= {"data.limit": 0, "data.size": 8, "data.channels": 1}
+    run = run_dir(tmp_path / "run", metrics=METRICS, result=result(why="no labels"), **keys)
+    browser.open(write(tmp_path / "page.html", [run], None))
+    told = browser.value("document.body.innerText")
+    assert "berlin" in texts(browser, "#clients td")
+    assert texts(browser, "#failures tbody td")[2] == "paris"
+    assert "images at 2 sites" in told
+    assert "client 0" not in told
+
+
 # --- several runs -----------------------------------------------------------------------------------
+
+
+def test_a_comparison_begins_with_a_ranking(browser, several):
+    browser.open(several)
+    names = texts(browser, "#summary .bars .what")
+    assert names == ["fedema", "fedavg", "untrained encoder"]
+    assert texts(browser, "#summary .bars .number")[0] == "80.5 % ± 0.7"
+    assert "fedema (seed 0)" in texts(browser, "#run option")
 
 
 def test_a_comparison(browser, several):

@@ -47,6 +47,22 @@ def test_curves_are_those_of_the_metrics(tmp_path):
     assert [each["key"] for each in run["curves"]][:2] == ["loss", "probe.knn"]
 
 
+def test_shares_of_clients_and_norms_by_kind_are_explained():
+    clients = [{"client": 0, "mu": 1.0, "mu_capped": 1.0}, {"client": 1, "mu": 0.5, "mu_capped": 0.0}]
+    shown = {
+        each["key"]: each
+        for each in (
+            curve.document()
+            for curve in curves(
+                [{"round": 1, "mu_capped": 0.5, "norm_gamma": 2.0, "angle_beta": 0.25, "clients": clients}]
+            )
+        )
+    }
+    assert shown["mu_capped"]["label"] == "clients with μ = 1"
+    assert (shown["mu_capped"]["unit"], shown["mu_capped"]["values"]) == ("percent", [0.5])
+    assert (shown["norm_gamma"]["label"], shown["angle_beta"]["label"]) == ("norm of γ", "angle δ of β")
+
+
 def test_numbers_that_nobody_knows_make_curves_and_others_do_not():
     lines = [
         {
@@ -123,10 +139,9 @@ def test_summary_in_words(tmp_path):
     ):
         assert part in text
     assert run["warnings"] == []
+    assert (run["headline"]["accuracy"], run["headline"]["untrained"]) == (0.75, 0.5)
     tiles = {fact["label"]: fact["value"] for fact in run["facts"]}
     assert tiles == {
-        "linear accuracy": 0.75,
-        "untrained": 0.5,
         "clients": 2,
         "heterogeneity": 0.375,
         "rounds": 3,

@@ -94,7 +94,7 @@ def test_report_by_command(tmp_path, capsys):
     first, second = finished(tmp_path / "a"), finished(tmp_path / "b", 0.8, seed=1)
     out = tmp_path / "new" / "page.html"
     assert main(["report", str(first), str(second), "-o", str(out), "--fast"]) == 0
-    assert f"the report lies in {out}" in capsys.readouterr().out
+    assert f"wrote {out}" in capsys.readouterr().out
     shown = embedded(out.read_text(encoding="utf-8"))
     assert [run["name"] for run in shown["runs"]] == ["a", "b"]
     assert "--fast" in shown["runs"][0]["images"]["why_not"]

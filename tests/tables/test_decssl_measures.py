@@ -31,6 +31,19 @@ def test_drift_is_that_of_the_last_round_and_less_is_better(run):
     assert not Measure(kind="classifier").fewer
 
 
+def test_the_papers_drift_and_the_local_test_are_evaluations_that_the_run_keeps(run):
+    entries = [
+        {"protocol": "drift", "from_mean": 3.5, "from_received": 9.0, "overrides": {}},
+        {"protocol": "local", "accuracy": 0.7, "untrained": 0.4, "overrides": {}},
+    ]
+    (run / "evaluations.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    reading = take(run, Measure(kind="drift-from-mean"))
+    assert (reading.number, reading.untrained) == (3.5, None)
+    assert Measure(kind="drift-from-mean").fewer
+    reading = take(run, Measure(kind="local"))
+    assert (reading.number, reading.untrained) == pytest.approx((70.0, 40.0))
+
+
 def test_an_axis_is_logarithmic_where_numbers_span_decades():
     assert _spans_decades([5.0, 0.02])
     assert not _spans_decades([1.0, 0.5, 0.2])

@@ -14,6 +14,7 @@ from rich.console import Console
 from fedssl.errors import RunError
 from fedssl.papers.recipe import Recipe, load
 from fedssl.tables import measure
+from fedssl.tables.campaign import Campaign
 from fedssl.tables.cells import cells
 from fedssl.tables.measure import take
 from fedssl.tables.runner import Outcome, alone, lock_of, run_cells
@@ -22,40 +23,52 @@ from tests.suite.waiting import wait_until
 from tests.tables.conftest import FakeTraining
 
 
-def run(recipe: Recipe, runs: Path, seeds: int = 1) -> tuple[list[Outcome], str]:
-    out = StringIO()
-    console = Console(file=out, highlight=False, width=200)
-    planned = cells(recipe.at("smoke"), seeds, {})
-    return run_cells(planned, runs, console, lambda outcomes: None), out.getvalue()
+def run(recipe: Recipe, runs: Path, seeds: int = 1) -> list[Outcome]:
+    done = list(run_cells(cells(recipe.at("smoke"), seeds, {}), runs))
+    assert [each.position for each in done] == list(range(len(done)))
+    return [each.outcome for each in done]
 
 
 def test_every_cell_is_run_once_and_then_reused(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:
     training.accuracy = lambda config: 0.5 + 0.1 * config.seed
-    outcomes, text = run(small, tmp_path, seeds=2)
+    outcomes = run(small, tmp_path, seeds=2)
     assert [outcome.number for outcome in outcomes] == [50.0] * 4 + [60.0] * 4
     assert all(outcome.untrained == 25.0 for outcome in outcomes)
     assert len(training.trained) == 8
-    assert "1/8  SimCLR · iid · seed 0: 50.00  0s  left" in text
-    again, text = run(small, tmp_path, seeds=2)
+    again = run(small, tmp_path, seeds=2)
     assert [outcome.number for outcome in again] == [outcome.number for outcome in outcomes]
     assert len(training.trained) == 8
-    assert text.count("reused") == 8
+
+
+def test_every_cell_is_a_line_with_the_time_left(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    def lines() -> list[str]:
+        out = StringIO()
+        Campaign([small.at("smoke")], 2, out=tmp_path).run(Console(file=out, highlight=False, width=200))
+        return out.getvalue().splitlines()
+
+    first, *found = lines()
+    assert first == "mine, scale smoke: 8 cells"
+    assert found[0].startswith("1/8  SimCLR · iid · seed 0: 50.00  0s")
+    assert found[7].startswith("8/8  BYOL · skewed · seed 1: 50.00  0s")
+    assert "left" not in found[7]
+    assert sum("reused" in line for line in lines()) == 8
 
 
 def test_a_cell_that_fails_does_not_take_the_others_along(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:
     training.fails = lambda config: config.objective.name == "byol" and config.partition.scheme == "iid"
-    outcomes, text = run(small, tmp_path)
+    outcomes = run(small, tmp_path)
     assert [bool(outcome.error) for outcome in outcomes] == [False, False, True, False]
     assert outcomes[2].error == "ValueError: no such luck"
-    assert "failed: ValueError: no such luck" in text
     kept = outcomes[2].path / "error.txt"
     assert "Traceback" in kept.read_text()
     training.fails = lambda config: False
-    outcomes, _ = run(small, tmp_path)
+    outcomes = run(small, tmp_path)
     assert not any(outcome.error for outcome in outcomes)
     assert not kept.exists()
 
@@ -67,7 +80,7 @@ def test_a_run_that_failed_is_not_tried_again_for_the_next_cell_that_shares_it(
         str(write('title = "t"\n[[column]]\nname = "x"\n[[column]]\nname = "y"\n[[row]]\nname = "r"\n'))
     )
     training.fails = lambda config: True
-    outcomes, _ = run(recipe, tmp_path)
+    outcomes = run(recipe, tmp_path)
     assert [outcome.error for outcome in outcomes] == ["ValueError: no such luck"] * 2
     assert len(training.trained) == 1
 
@@ -76,7 +89,7 @@ def test_a_number_that_cannot_be_had_does_not_spoil_others_of_the_same_run(
     training: FakeTraining, tmp_path: Path, write: Callable[..., Path]
 ) -> None:
     rows = '[[row]]\nname = "a"\nmeasure = { kind = "rounds-to", target = 0.5 }\n[[row]]\nname = "b"\n'
-    outcomes, _ = run(load(str(write(f'title = "t"\n{rows}'))), tmp_path)
+    outcomes = run(load(str(write(f'title = "t"\n{rows}'))), tmp_path)
     assert outcomes[0].path == outcomes[1].path
     assert "probe.every=1" in outcomes[0].error
     assert outcomes[1].number == 50.0
@@ -182,13 +195,12 @@ def test_a_run_that_another_command_is_at_is_left_for_last(
     planned = cells(small.at("smoke"), 1, {})
     held = tmp_path / "held"
     process = start_holder(lock_of(tmp_path / planned[0].folder), held)
-
-    def told(outcomes: list[Outcome]) -> None:
-        if len(outcomes) == len(planned) - 1:
+    done = []
+    for each in run_cells(planned, tmp_path):
+        done.append(each.position)
+        if len(done) == len(planned) - 1:
             process.kill()
-
-    outcomes = run_cells(planned, tmp_path, Console(file=StringIO()), told)
-    assert [outcome.cell for outcome in outcomes] == planned
+    assert done == [*range(1, len(planned)), 0]
     assert training.trained[-1] == tmp_path / planned[0].folder
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedssl.papers.recipe import Recipe, load
-from fedssl.tables import page as pages
+from fedssl.tables import markdown as pages
 from fedssl.tables.cells import cells
-from fedssl.tables.page import as_json, markdown, orderings, summary
+from fedssl.tables.markdown import orderings, summary
+from fedssl.tables.page import markdown
+from fedssl.tables.raw import as_json
 from fedssl.tables.results import Results
 from fedssl.tables.runner import Outcome
 from fedssl.tables.table import Measure, Table

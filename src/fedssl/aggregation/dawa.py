@@ -15,7 +15,7 @@ Layer = Literal["tensor", "module", "weights"]
 
 
 class Dawa(ScaledSum):
-    """δ lies in [−1, 1]; negative values are kept, and the weights are not divided by Σ δ."""
+    """δ is between −1 and 1; negative values are kept, and the weights are not divided by Σ δ."""
 
     scales_weights: ClassVar[bool] = True
 

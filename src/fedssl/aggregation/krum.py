@@ -15,7 +15,9 @@ class Krum(Robust):
     """An upload's score is the sum of squared distances to its K − malicious − 2 nearest; the lowest wins."""
 
     malicious: int = Field(1, ge=0, description="hostile clients to withstand, of K ≥ 2·malicious + 3")
-    keep: int = Field(1, ge=1, description="Multi-Krum: the mean of so many uploads with the lowest scores")
+    keep: int = Field(
+        1, ge=1, description="Multi-Krum: number of uploads with the lowest scores that are averaged"
+    )
 
     def combine(self, states: list[State], layers: list[str]) -> State:
         needed = max(2 * self.malicious + 3, self.malicious + self.keep)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fedssl.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -21,13 +16,8 @@ class Command:
     do: Callable[[argparse.Namespace], None]
 
 
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """A bar for slow work; gone when the work is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+def trust_argument(parser: argparse.ArgumentParser) -> None:
+    """`--trust`, for commands that open a run which somebody else may have made."""
+    parser.add_argument(
+        "--trust", action="store_true", help="run Python files that the run's config names (see SECURITY.md)"
+    )

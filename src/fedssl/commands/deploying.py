@@ -24,16 +24,26 @@ def _certs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", help="a new folder, or one of before to which sites are added")
     parser.add_argument("--host", default="", help="the server's names or addresses: NAME,NAME")
     parser.add_argument("--sites", default="", help="the sites' names: NAME,NAME")
+    parser.add_argument("--rotate", default="", metavar="NAME,NAME", help="sites that get new keys")
+    parser.add_argument(
+        "--revoke", default="", metavar="NAME,NAME", help="sites that may not connect any more"
+    )
 
 
 def _certs(options: argparse.Namespace) -> None:
     from fedssl.engines.flower.engine import needs_flower
 
     needs_flower()
-    from fedssl.engines.flower.certs import make_certs
+    from fedssl.engines.flower.certs import make_certs, revoke, rotate
 
-    for file in make_certs(Path(options.out), _names(options.host), _names(options.sites)):
+    out, changed = Path(options.out), [*_names(options.rotate), *_names(options.revoke)]
+    if not changed or options.host or options.sites:
+        for file in make_certs(out, _names(options.host), _names(options.sites)):
+            print(file)
+    for file in rotate(out, _names(options.rotate)):
         print(file)
+    for file in revoke(out, _names(options.revoke)):
+        print(f"{file}: removed")
 
 
 # --- server ---------------------------------------------------------------------------------------
@@ -86,11 +96,17 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="", help="to train on (default: what the server says)")
     parser.add_argument("--insecure", action="store_true", help="no encryption, and trust any server")
     parser.add_argument("--name", default="", help="with --insecure: the site's name")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run Python files of this machine that the server's config names (default: only fedssl's parts)",
+    )
 
 
 def _client(options: argparse.Namespace) -> None:
     from fedssl.engines.flower.certs import check_name
     from fedssl.engines.flower.launch import Site, client, private_key, stop_on_signal
+    from fedssl.trust import home
 
     _one_of(options)
     certs = Path(options.certs) if options.certs else None
@@ -98,9 +114,18 @@ def _client(options: argparse.Namespace) -> None:
         raise ConfigError("--name goes with --insecure: else the site has the name of its key")
     name = private_key(certs).stem if certs else options.name
     check_name(name)
-    state = Path(options.state) if options.state else Path.home() / ".fedssl" / "sites" / name
+    state = Path(options.state) if options.state else home() / "sites" / name
     _tell(f"{name}: {_count(Path(options.data)):,} images in {options.data}; memory in {state}")
-    site = Site(options.server, Path(options.data), state, certs, name, options.threads, options.device)
+    site = Site(
+        options.server,
+        Path(options.data),
+        state,
+        certs,
+        name,
+        options.threads,
+        options.device,
+        options.trust,
+    )
     with stop_on_signal("stopped", _tell):
         client(site, _tell)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fedssl.commands.command import Command
+from fedssl.commands.command import Command, trust_argument
 
 
 def _generate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,7 @@ def _generate_arguments(parser: argparse.ArgumentParser) -> None:
         "options", nargs="*", metavar="key=value", help="options of it (see docs/generative.md)"
     )
     parser.add_argument("-o", "--out", metavar="FOLDER", help="where pictures go (default RUN/generated)")
+    trust_argument(parser)
 
 
 def _generate(options: argparse.Namespace) -> None:

@@ -1,23 +1,39 @@
-"""report, watch: pages about runs."""
+"""report, watch: pages about runs; audit-log: what happened in one."""
 
 from __future__ import annotations
 
 import argparse
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedssl.commands.command import Command, progress_bar
+from fedssl.commands.command import Command, trust_argument
+from fedssl.progress import bar
+
+if TYPE_CHECKING:
+    from fedssl.report.html.images import Projection
 
 # --- report ---------------------------------------------------------------------------------------
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder; several are compared")
-    parser.add_argument("-o", "--out", default="report.html", metavar="FILE.html", help="default report.html")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs; several are compared"
+    )
+    parser.add_argument(
+        "-o", "--out", default="report.html", metavar="FILE", help=".html (default), .csv, .tex or .md"
+    )
+    parser.add_argument(
+        "--centralized",
+        metavar="RUN",
+        help="a run with method.name=centralized, to compare a single run with",
+    )
     _image_arguments(parser)
 
 
 def _image_arguments(parser: argparse.ArgumentParser) -> None:
+    trust_argument(parser)
     parser.add_argument("--fast", action="store_true", help="leave out what needs the images again")
     parser.add_argument(
         "--map", default="tsne", choices=("tsne", "umap", "pca"), help="the feature map (default tsne)"
@@ -25,22 +41,55 @@ def _image_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from fedssl.report.html import images, page
-    from fedssl.report.html.data import document
+    from fedssl.report.sheet import is_sheet
+
+    runs = [run for path in options.runs for run in find_runs(Path(path))]
+    if is_sheet(options.out):
+        from fedssl.report.html.sheets import sheets_of_runs
+        from fedssl.report.sheet import write_sheets
+
+        write_sheets(sheets_of_runs(runs), options.out)
+        print(f"wrote {options.out}")
+        return
+    write_page(runs, Path(options.out), options.fast, options.map, options.centralized)
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The run in a folder, or the runs below a folder that is none itself."""
+    if not path.is_dir() or (path / "config.toml").exists():
+        return [path]
+    found = sorted(
+        file.parent for file in path.rglob("config.toml") if (file.parent / "metrics.jsonl").exists()
+    )
+    return found or [path]
+
+
+def write_page(
+    runs: Sequence[str | Path],
+    out: Path,
+    fast: bool = False,
+    projection: Projection = "tsne",
+    centralized: str | None = None,
+    names: Mapping[Path, str] | None = None,
+) -> None:
+    """Write a report, say what it leaves out, and where it is."""
+    from fedssl.report.html.report import write_document
     from fedssl.report.html.words import in_bytes
 
-    images.check(options.map)
-    page.check(Path(options.out))
-    if options.fast:
-        collected = document(options.runs)
-    else:
-        with progress_bar() as progress:
-            collected = document(options.runs, lambda path: images.look(path, options.map, progress))
-    page.write(collected, Path(options.out))
-    for run in collected["runs"]:
+    with bar() as progress:
+        shown = write_document(
+            runs,
+            out,
+            fast=fast,
+            projection=projection,
+            centralized=centralized,
+            names=names,
+            progress=progress,
+        )
+    for run in shown["runs"]:
         if run["images"].get("missing"):
             print(f"{run['name']}: without feature map and neighbours. {run['images']['why_not']}")
-    print(f"the report lies in {options.out} ({in_bytes(Path(options.out).stat().st_size)})")
+    print(f"wrote {out} ({in_bytes(out.stat().st_size)})")
 
 
 # --- watch ----------------------------------------------------------------------------------------
@@ -70,7 +119,35 @@ def _watch(options: argparse.Namespace) -> None:
         watch.close(server)
 
 
+# --- audit-log ------------------------------------------------------------------------------------
+
+
+def _audit_log_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("verify",), help="verify: whether the log is whole")
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument(
+        "--head", default="", metavar="HASH", help="a hash that was the last one at some time"
+    )
+
+
+def _audit_log(options: argparse.Namespace) -> None:
+    from fedssl.engines.audit_log import verify
+    from fedssl.engines.checkpoint import check_models
+
+    folder = Path(options.run)
+    found = verify(folder, options.head)
+    compared = check_models(folder / "checkpoints", found.models)
+    print(f"{found.entries:,} entries from {found.first} to {found.last}: whole")
+    print(
+        f"checkpoint of round {compared}: the model that was aggregated"
+        if compared
+        else "no checkpoint to compare with"
+    )
+    print(f"last hash: {found.head}")
+
+
 COMMANDS = {
+    "audit-log": Command("check the audit log of a run", _audit_log_arguments, _audit_log),
     "report": Command("write an HTML page about one run, or comparing several", _report_arguments, _report),
     "watch": Command("show the page of a run while it goes on", _watch_arguments, _watch),
 }

@@ -21,9 +21,11 @@ def schema() -> dict[str, Any]:
         if section in CHOICES:
             properties[section] = _choice(section, CHOICES[section])
         elif section in SECTIONS:
-            properties[section] = _or_word(section, _options(SECTIONS[section].options()))
+            properties[section] = _or_word(section, options_of(SECTIONS[section].options()))
         else:
             properties[section] = _plain(section)
+        if section in SECTIONS:
+            properties[section]["description"] = SECTIONS[section].about
     return {
         "$schema": DIALECT,
         "title": "fedssl config",
@@ -41,7 +43,7 @@ def _plain(section: str) -> dict[str, Any]:
     return only
 
 
-def _options(part: type[BaseModel], without: str = "") -> dict[str, Any]:
+def options_of(part: type[BaseModel], without: str = "") -> dict[str, Any]:
     """The keys of one part; nothing else is allowed."""
     made = part.model_json_schema()
     found = {name: value for name, value in made.get("properties", {}).items() if name != without}
@@ -61,7 +63,7 @@ def _choice(section: str, registry: Registry) -> dict[str, Any]:
     word = {"anyOf": [{"enum": names}, OWN_CLASS]}
     cases = []
     for name in names:
-        keys = _options(registry.get(name), without=key)
+        keys = options_of(registry.get(name), without=key)
         keys["properties"] = {
             key: {"const": name, "description": registry.summary(name)},
             **keys["properties"],

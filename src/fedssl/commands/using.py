@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedssl.commands.command import Command, progress_bar
+from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError
+from fedssl.progress import bar
 
 SHOWN = 5  # skipped files that are named
 
@@ -22,6 +23,7 @@ def _embed_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _device(parser: argparse.ArgumentParser) -> None:
+    trust_argument(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (default auto)")
 
 
@@ -29,11 +31,11 @@ def _embed(options: argparse.Namespace) -> None:
     from fedssl.use.embed import write_parquet
     from fedssl.use.trained import load_trained
 
-    with progress_bar() as progress:
+    with bar() as progress:
         trained = load_trained(options.run, options.device)
         found = write_parquet(trained, options.images, options.out, progress)
     _tell_skipped(found.skipped)
-    print(f"{len(found):,} vectors of {trained.features} numbers lie in {options.out}")
+    print(f"{len(found):,} vectors of {trained.features} numbers: wrote {options.out}")
 
 
 def _tell_skipped(skipped: dict[str, str]) -> None:
@@ -74,7 +76,7 @@ def _search(options: argparse.Namespace) -> None:
         raise ConfigError("say what to look for: IMAGE, or --duplicates, or --outliers")
     if options.k < 1:
         raise ConfigError(f"-k {options.k}: at least 1")
-    with progress_bar() as progress:
+    with bar() as progress:
         trained = load_trained(options.run, options.device)
         stored = options.images.endswith(".parquet")
         found = read_parquet(options.images) if stored else embed(trained, options.images, progress)
@@ -85,7 +87,7 @@ def _search(options: argparse.Namespace) -> None:
             print(f"{hit.similarity:7.4f}  {found.paths[hit.number]}")
         if options.out:
             strip(Path(options.image), found, hits, Path(options.out))
-            print(f"the picture lies in {options.out}")
+            print(f"wrote {options.out}")
     if options.duplicates is not None:
         pairs = duplicates(found, options.duplicates)
         print(f"{len(pairs):,} pairs with a cosine of at least {options.duplicates}")
@@ -119,7 +121,7 @@ def _finetune(options: argparse.Namespace) -> None:
     from fedssl.use.finetune import finetune
     from fedssl.use.finetune_page import page
 
-    with progress_bar() as progress:
+    with bar() as progress:
         tuned = finetune(
             options.run,
             options.images,
@@ -138,7 +140,7 @@ def _finetune(options: argparse.Namespace) -> None:
         f"labelled ones of {len(tuned.classes)} classes "
         f"({tuned.untrained.accuracy:.1%} on the untrained encoder)"
     )
-    print(f"classifier and report.html lie in {tuned.folder}; `fedssl export` takes it, too")
+    print(f"wrote a classifier and report.html to {tuned.folder}; `fedssl export` accepts this folder")
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -148,13 +150,14 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run's folder, or one that `fedssl finetune` wrote")
     parser.add_argument("--to", required=True, help="safetensors (for timm) or onnx")
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
+    trust_argument(parser)
 
 
 def _export(options: argparse.Namespace) -> None:
     from fedssl.use.export import export
 
     for file in export(options.run, options.to, options.out):
-        print(f"written: {file}")
+        print(f"wrote {file}")
 
 
 # --- schema ---------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ DATASETS = Registry(
         "huggingface": "fedssl.data.huggingface:load",
         "mnist+svhn+usps": "fedssl.data.styles:load",
     },
+    parameters=("config", "progress"),
 )
 
 

@@ -1,8 +1,8 @@
-"""Images that are decoded when it is known which are wanted: into memory, or once into a file.
+"""Decode the images that are used: into memory, or once into a file.
 
 Pixels that would take more memory than `data.memory_mb` are written, as plain uint8, below
-`$FEDSSL_CACHE` (default `~/.cache/fedssl/arrays`) and memory-mapped from there. An entry is found
-by what its source files are (path, size, time of change), so a changed source is decoded anew.
+`$FEDSSL_CACHE` (default `~/.cache/fedssl/arrays`) and memory-mapped from there. The key of
+an entry is made of its source files (path, size, time of change), so a changed source is decoded again.
 Entries may be deleted at any time.
 """
 

@@ -124,7 +124,7 @@ def federate(config: Config, progress: Progress | None = None) -> Federation:
 
 
 def take_turns(parts: list[NDArray[np.int64]], workers: int) -> tuple[tuple[NDArray[np.int64], ...], ...]:
-    """The images of each worker's clients: the first so many clients are the first worker's, and so on."""
+    """Divide clients among workers in blocks of equal size; returns each worker's lists of images."""
     each, rest = divmod(len(parts), workers)
     if rest or not each:
         raise ConfigError(

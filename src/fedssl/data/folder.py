@@ -61,7 +61,9 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing,
         raise DataError(f"{root}: train is {LAYOUTS[depths[0]]}, but test is {LAYOUTS[depths[1]]}")
     every = [parts for split in found for parts in split]
     files = Files(
-        [place.joinpath(*parts) for place, split in zip(splits, found, strict=True) for parts in split], root
+        [place.joinpath(*parts) for place, split in zip(splits, found, strict=True) for parts in split],
+        root,
+        square=config.resize == "crop",
     )
     classes, y = _numbered([parts[-2] for parts in every]) if depths[0] >= 2 else ((), None)
     domains, domain = _numbered([parts[0] for parts in every]) if depths[0] == 3 else ((), None)
@@ -112,7 +114,8 @@ def target_shape(
 
     def size(number: int) -> tuple[int, int] | None:
         try:
-            return source.size(number)
+            height, width = source.size(number)
+            return (min(height, width),) * 2 if config.resize == "crop" else (height, width)
         except MemoryError:
             raise
         except Exception:  # named with the reason when it is decoded

@@ -38,7 +38,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing,
     notes: list[str] = []
     column = _image_column(datasets, splits[names[0]], config.root, notes)
     images = datasets.concatenate_datasets([splits[name].select_columns([column]) for name in names])
-    rows = Rows.of(images.cast_column(column, datasets.Image(decode=False)), column, config.root)
+    rows = Rows.of(images.cast_column(column, datasets.Image(decode=False)), column, config)
     shape = target_shape(rows, len(images), config, notes, progress)
     listings = []
     start = 0
@@ -60,11 +60,13 @@ class Rows:
     table: Any
     column: str
     identity: str
+    square: bool = False
 
     @classmethod
-    def of(cls, table: Any, column: str, root: str) -> Rows:
+    def of(cls, table: Any, column: str, config: DataConfig) -> Rows:
         files = [file_stamp(file["filename"]) for file in table.cache_files]
-        return cls(table, column, "\0".join((root, str(len(table)), *files)))
+        identity, square = "\0".join((config.root, str(len(table)), *files)), config.resize == "crop"
+        return cls(table, column, f"{identity}\0square" if square else identity, square)
 
     def name(self, number: int) -> str:
         return f"row {number}"
@@ -76,7 +78,7 @@ class Rows:
         return image_size(self._file(number))
 
     def read(self, number: int, shape: Shape) -> NDArray[np.uint8]:
-        return read_image(self._file(number), shape)
+        return read_image(self._file(number), shape, self.square)
 
     def _file(self, number: int) -> Path | IO[bytes]:
         image = self.table[number][self.column]

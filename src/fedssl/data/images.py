@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+MOST_CHANNELS = 16
+
 
 @dataclass(frozen=True)
 class ImageSet:

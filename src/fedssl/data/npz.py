@@ -1,6 +1,6 @@
 """Images in .npz files: `x` uint8 N×H×W×C (or N×H×W), and `y`, `classes`, `domain`, `domains` where known.
 
-`data.root` is `NAME_train.npz` (then `NAME_test.npz` beside it is the test split), any other .npz,
+`data.root` is `NAME_train.npz` (`NAME_test.npz` in the same folder is then the test split), any other .npz,
 or a folder with one `*_train.npz`. Pixels in members that are slow to decompress (LZMA, bzip2)
 are decompressed once and kept (see cache.py).
 """
@@ -136,7 +136,7 @@ def _kept(path: Path, file: NpzFile, memory_mb: int) -> tuple[Tensor, tuple[str,
         try:
             entry = stored(key, x.numel(), write)
         except DataError as error:  # a convenience that failed: go on without it
-            return x, (f"{path.name} is decompressed anew in each run: {error}",)
+            return x, (f"{path.name} is decompressed again in each run: {error}",)
     pixels, about = entry
     return open_pixels(pixels, about["shape"], memory_mb), ()
 

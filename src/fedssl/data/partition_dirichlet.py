@@ -56,7 +56,7 @@ class DirichletBounded(Partition):
     tries: int = Field(20_000, ge=1, description="draws before giving up")
     sampler: Literal["rejection", "chain"] = Field(
         "rejection",
-        description="rejection: draw anew until sizes fit; chain: a Markov chain through partitions that do",
+        description="rejection: draw until sizes fit; chain: a Markov chain through partitions that fit",
     )
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
@@ -118,7 +118,7 @@ def walk(
     most: float,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Amounts [client, class] from Dirichlet(α) rows, given that client sizes lie in `least`…`most`.
+    """Amounts [client, class] from Dirichlet(α) rows, given that client sizes are between `least` and `most`.
 
     Gibbs sampling. Given all else, what two clients have of a class together is split Beta(α, α); a split
     that takes one of them out of bounds is not made. The chain starts from equal shares, which are in

@@ -18,6 +18,7 @@ from fedssl.data.partition_classes import Skew
 from fedssl.data.partition_dirichlet import DirichletBounded
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError, DataError
+from fedssl.normalisation import Levels, shortest
 
 if TYPE_CHECKING:
     from fedssl.data.images import ImageSet
@@ -84,7 +85,7 @@ def cluster_features(features: Features, clusters: int, components: int, seed: i
     return found
 
 
-def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], float, float]:
+def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], Levels, Levels]:
     """The encoder that an option names, and the mean and deviation that its pixels are given with."""
     if source == PIXELS:
         return nn.Flatten(), 0.0, 1.0
@@ -101,7 +102,7 @@ def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor
     return _of_run(Path(source), images)
 
 
-def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], float, float]:
+def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], Levels, Levels]:
     from fedssl.models.describe import rebuild
     from fedssl.storage import load_tensors
 
@@ -119,11 +120,11 @@ def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor],
         )
     encoder = rebuild(description)
     encoder.load_state_dict(load_tensors(folder / "encoder.safetensors")[0])
-    return encoder.eval(), given["mean"][0], given["std"][0]
+    return encoder.eval(), shortest(tuple(given["mean"])), shortest(tuple(given["std"]))
 
 
 @torch.no_grad()
-def extract(encoder: Callable[[Tensor], Tensor], images: ImageSet, mean: float, std: float) -> Features:
+def extract(encoder: Callable[[Tensor], Tensor], images: ImageSet, mean: Levels, std: Levels) -> Features:
     """Features of all images as they are, on the CPU."""
     found = [encoder(plain(part, mean, std)).flatten(1) for part in torch.split(images.x, BATCH)]
     return torch.cat(found).float().numpy()

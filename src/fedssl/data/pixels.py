@@ -1,12 +1,12 @@
 """What a view does to the pixels of one image, compiled by Numba.
 
-An image is taken through all steps of its view while it lies in the processor's cache, and images are dealt
-to the threads: a view costs one reading of the image and one writing of the result. Every image has random
-parameters of its own, all of them made of uniform numbers that are drawn beforehand.
+An image goes through all steps of its view while it is in the processor's cache, and threads share the
+images of a batch: a view reads the image once and writes the result once. Every image has random parameters
+of its own, computed from uniform numbers that are drawn beforehand.
 
-In between, images are planes: float32 [C, H, W] in [0, 1], changed in place. Each step equals the function of
-its name in `torchvision.transforms.functional`. All of it is in one file because Numba, which keeps what it
-has compiled, looks at the file of `make` alone to see whether that still holds.
+Between steps, images are planes: float32 [C, H, W] in [0, 1], changed in place. Each step equals the
+function of its name in `torchvision.transforms.functional`. Everything is in one file because Numba's cache
+of compiled code checks only the file of `make` for changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-TRIES = 10  # torchvision gives up on a crop that fits after so many, and takes the centre
-# Where the uniform numbers of one view of one image are: so many from there on.
+TRIES = 10  # torchvision tries this often to find a crop that fits, then takes the centre
+# Offsets of the uniform numbers of one view of one image.
 AREAS, RATIOS, CORNER, SHIFT = 0, TRIES, 2 * TRIES, 2 * TRIES + 2
 FLIP, JITTERED, GREY, BLUR, SOLARIZE = range(SHIFT + 2, SHIFT + 7)
 FACTORS, SIGMA, ORDER = SHIFT + 7, SHIFT + 11, SHIFT + 12
@@ -128,6 +128,13 @@ def resize(
         if channels == 1:
             for x in range(width):
                 red[x] = first[x] * line[left[x]] + second[x] * line[right[x]]
+        elif channels != 3:
+            for c in range(channels):
+                one = out[c * plane + begin : c * plane + end]
+                for x in range(width):
+                    one[x] = (
+                        first[x] * line[channels * left[x] + c] + second[x] * line[channels * right[x] + c]
+                    )
         else:
             green, blue = out[plane + begin : plane + end], out[2 * plane + begin : 2 * plane + end]
             for x in range(width):
@@ -147,7 +154,20 @@ def brightness(planes: Array, factor: float) -> None:
 
 @compiled
 def contrast(planes: Array, factor: float) -> None:
-    """Blend with the mean grey of the image: 0 gives that alone, 1 the image."""
+    """Blend with the mean grey of the image: 0 gives that alone, 1 the image.
+
+    Channels that are not colours have no grey in common: each is blended with its own mean.
+    """
+    if len(planes) not in (1, 3):
+        for c in range(len(planes)):
+            contrast_of(planes[c : c + 1], factor)
+    else:
+        contrast_of(planes, factor)
+
+
+@compiled
+def contrast_of(planes: Array, factor: float) -> None:
+    """The same for grey or colour."""
     mean, pixels = ZERO, planes[0].size
     for c in range(len(planes)):
         total, plane = ZERO, planes[c].reshape(-1)
@@ -168,8 +188,8 @@ def blend(planes: Array, grey: Any, factor: float) -> None:
 
 @compiled
 def saturation(planes: Array, factor: float) -> None:
-    """Blend with the grey image: 0 gives that alone, 1 the image."""
-    if len(planes) == 1:
+    """Blend with the grey image: 0 gives that alone, 1 the image. Of colours only, like the next two."""
+    if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
     by = np.float32(factor)
@@ -190,7 +210,7 @@ def hue(planes: Array, shift: float) -> None:
     lo + chroma · t, with t a trapezium in the hue's distance from a fixed point. So nothing depends on which
     colour is the largest, and pixels are worked on side by side.
     """
-    if len(planes) == 1:
+    if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
     by = np.float32(shift)
@@ -209,7 +229,7 @@ def hue(planes: Array, shift: float) -> None:
 @compiled
 def greyscale(planes: Array) -> None:
     """Every colour becomes the grey one."""
-    if len(planes) == 1:
+    if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
     for i in range(len(red)):
@@ -225,7 +245,7 @@ def kernel_size(side: int) -> int:
 
 @compiled
 def gaussian(sigma: float, side: int) -> Array:
-    """The weights of the blur of a line of so many pixels."""
+    """The weights of a Gaussian blur along a line of `side` pixels."""
     weights = np.empty(kernel_size(side), np.float32)
     middle, total = len(weights) // 2, 0.0
     for tap in range(len(weights)):
@@ -324,23 +344,29 @@ def recolour(planes: Array, uniform: Array, view: Any, order: Array) -> None:
 
 
 @compiled
-def put(planes: Array, scale: float, shift: float, out: Array) -> None:
-    """Planes [C, H, W], normalised, to [H, W, C]."""
-    values, by, to = out.reshape(-1), np.float32(scale), np.float32(shift)
-    red = planes[0].reshape(-1)
-    if len(planes) == 1:
+def put(planes: Array, scale: Array, shift: Array, out: Array) -> None:
+    """Planes [C, H, W], each normalised by numbers of its own, to [H, W, C]."""
+    values, channels = out.reshape(-1), len(planes)
+    red, by, to = planes[0].reshape(-1), scale[0], shift[0]
+    if channels == 1:
         for i in range(len(red)):
             values[i] = red[i] * by + to
-    else:
+    elif channels == 3:
         green, blue = planes[1].reshape(-1), planes[2].reshape(-1)
+        by_green, by_blue, to_green, to_blue = scale[1], scale[2], shift[1], shift[2]
         for i in range(len(red)):
             values[3 * i] = red[i] * by + to
-            values[3 * i + 1] = green[i] * by + to
-            values[3 * i + 2] = blue[i] * by + to
+            values[3 * i + 1] = green[i] * by_green + to_green
+            values[3 * i + 2] = blue[i] * by_blue + to_blue
+    else:
+        for c in range(channels):
+            one, by, to = planes[c].reshape(-1), scale[c], shift[c]
+            for i in range(len(one)):
+                values[channels * i + c] = one[i] * by + to
 
 
 def at_most(threads: int) -> int:
-    """Let Numba use so many threads, if it has them."""
+    """Let Numba use up to `threads` threads; returns how many it has."""
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)
     numba.set_num_threads(threads)
     return threads
@@ -348,9 +374,12 @@ def at_most(threads: int) -> int:
 
 @compiled_for_threads
 def make(
-    images: Array, views: Array, uniform: Array, mean: float, std: float, threads: int, out: Array
+    images: Array, views: Array, uniform: Array, scale: Array, shift: Array, threads: int, out: Array
 ) -> None:
-    """All views [V, B, H, W, C], normalised, of images [B, H, W, C]; random numbers [V, B, UNIFORMS]."""
+    """All views [V, B, H, W, C] of images [B, H, W, C], times scale [C] plus shift [C].
+
+    Random numbers are uniform [V, B, UNIFORMS].
+    """
     count, height, width, channels = images.shape
     every = len(views) * count
     for thread in numba.prange(threads):
@@ -369,4 +398,4 @@ def make(
             lines_of(left, across, u[FLIP] < view.flip, columns, weights)
             resize(images[i], rows, row_weights, columns, weights, line, planes)
             recolour(planes, u, view, order)
-            put(planes, 1 / std, -mean / std, out[v, i])
+            put(planes, scale, shift, out[v, i])

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedssl.data import DATASETS
 from fedssl.data.cache import Listing, decode
-from fedssl.data.images import ImageSet
+from fedssl.data.images import MOST_CHANNELS, ImageSet
 from fedssl.errors import ConfigError, DataError
 from fedssl.progress import Progress
 from fedssl.rng import numpy_rng
@@ -98,11 +98,13 @@ def to_labels(values: NDArray[Any], count: int, where: str) -> Tensor:
 
 
 def check_pixels(x: Tensor, where: str) -> None:
-    """At least one image, uint8, N×H×W×C with 1 or 3 channels."""
+    """At least one image, uint8, N×H×W×C with 1 to 16 channels."""
     if x.dtype != torch.uint8:
         raise DataError(f"{where}: pixels are {str(x.dtype).removeprefix('torch.')}, uint8 0..255 is needed")
-    if x.ndim != 4 or x.shape[3] not in (1, 3):
-        raise DataError(f"{where}: pixels of shape {tuple(x.shape)}, N×H×W×C with 1 or 3 channels is needed")
+    if x.ndim != 4 or not 1 <= x.shape[3] <= MOST_CHANNELS:
+        raise DataError(
+            f"{where}: pixels of shape {tuple(x.shape)}, N×H×W×C with 1 to {MOST_CHANNELS} channels is needed"
+        )
     if not x.numel():
         raise DataError(f"{where}: no images (shape {tuple(x.shape)})")
 
@@ -125,17 +127,28 @@ def check_labels(images: Images, where: str) -> None:
 
 
 def to_channels(x: Tensor, channels: int) -> Tensor:
-    """Grey to colour by repetition, colour to grey by ITU-R 601 luma (rounded as Pillow does)."""
+    """Grey to more channels by repetition, colour to grey by ITU-R 601 luma (rounded as Pillow does)."""
     if channels in (0, x.shape[3]):
         return x
-    if channels == 3:
-        return x.repeat(1, 1, 1, 3)
+    if x.shape[3] == 1:
+        return x.repeat(1, 1, 1, channels)
+    if (x.shape[3], channels) != (3, 1):
+        raise DataError(
+            f"data.channels={channels}: images of {x.shape[3]} channels cannot be converted; leave it out"
+        )
     grey = torch.empty((*x.shape[:3], 1), dtype=torch.uint8)
     for part in _parts(x):
         red, green, blue = (plane.to(torch.int32) for plane in x[part].unbind(dim=3))
         luma = red * 19595 + green * 38470 + blue * 7471 + 32768  # 0.299, 0.587, 0.114 in 1/65536, and a half
         grey[part] = luma.bitwise_right_shift(16).unsqueeze(3).to(torch.uint8)
     return grey
+
+
+def middle_square(x: Tensor) -> Tensor:
+    """The largest square in the middle of each image."""
+    side = min(x.shape[1:3])
+    top, left = (x.shape[1] - side) // 2, (x.shape[2] - side) // 2
+    return x[:, top : top + side, left : left + side]
 
 
 def resize(x: Tensor, size: int, progress: Progress | None = None) -> Tensor:
@@ -176,7 +189,7 @@ def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]
 
 
 def limit_images(images: Kind, limit: int, seed: int) -> Kind:
-    """A stratified subset of so many images (0: all of them), the styles' shares being equal."""
+    """A stratified subset of `limit` images (0: all), with an equal share of each domain."""
     if limit > len(images):
         raise DataError(f"data.limit={limit}, but {images.name} has only {len(images)} training images")
     if limit in (0, len(images)):
@@ -210,10 +223,11 @@ def _finish(images: Images, config: DataConfig, split: str, progress: Progress |
     if isinstance(images, Listing):
         images = decode(images, config.memory_mb, progress)
     check_pixels(images.x, f"{images.name} {split}")
+    x = middle_square(images.x) if config.resize == "crop" else images.x
     if config.channels == 1:  # whichever order has the fewer pixels to resize
-        x = resize(to_channels(images.x, 1), config.size, progress)
+        x = resize(to_channels(x, 1), config.size, progress)
     else:
-        x = to_channels(resize(images.x, config.size, progress), config.channels)
+        x = to_channels(resize(x, config.size, progress), config.channels)
     return replace(images, x=x.contiguous())
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedssl.data.images import ImageSet
+from fedssl.data.images import MOST_CHANNELS, ImageSet
 from fedssl.data.view_recipes import Augmentation, CompiledViews, View, ViewRecipe
 from fedssl.errors import ConfigError, DataError
+from fedssl.normalisation import Levels, by_channel, per_channel
 from fedssl.threads import with_threads
 
 if TYPE_CHECKING:
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from fedssl.progress import Progress
 
 
-def plain(images: Tensor, mean: float, std: float) -> Tensor:
+def plain(images: Tensor, mean: Levels, std: Levels) -> Tensor:
     """Images as they are: uint8 NHWC to normalised float32 NCHW (channels last in memory)."""
     x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
-    return x.mul_(1 / (255 * std)).sub_(mean / std)
+    middle, spread = by_channel(mean, x), by_channel(std, x)
+    return x.mul_(1 / (255 * spread)).sub_(middle / spread)
 
 
 CPU = torch.device("cpu")
@@ -40,8 +42,8 @@ class Views:
     Args:
         recipe: how views are made; `auto` has to be resolved before (`Views.of` does).
         size: height and width of the images.
-        channels: 1 or 3.
-        mean, std: pixels in [0, 1] are normalised by them.
+        channels: 1 to 16; steps that concern colours apply to 3 only.
+        mean, std: pixels in [0, 1] are normalised by them; a number, or one for each channel.
         num_views: views of each image.
     """
 
@@ -50,17 +52,20 @@ class Views:
         recipe: ViewRecipe,
         size: tuple[int, int],
         channels: int,
-        mean: float,
-        std: float,
+        mean: Levels,
+        std: Levels,
         num_views: int = 2,
     ) -> None:
-        if channels not in (1, 3):
-            raise DataError(f"views of images with {channels} channels: set data.channels to 1 or 3")
+        if not 1 <= channels <= MOST_CHANNELS:
+            raise DataError(f"views of images with {channels} channels: 1 to {MOST_CHANNELS} are possible")
         if num_views < 1:
             raise ConfigError(f"num_views={num_views}: at least one view is needed")
         self.recipe, self.num_views = recipe, num_views
         self.views = recipe.settings(min(size), num_views) if isinstance(recipe, CompiledViews) else ()
         self.size, self.channels, self.mean, self.std = size, channels, mean, std
+        means, deviations = np.array(per_channel(mean, channels)), np.array(per_channel(std, channels))
+        self._scale = (1 / deviations).astype(np.float32)
+        self._shift = (-means / deviations).astype(np.float32)
         self._settings: NDArray[np.void] | None = None
 
     @staticmethod
@@ -68,8 +73,8 @@ class Views:
         images: ImageSet,
         recipe: ViewRecipe,
         default: str | type[ViewRecipe],
-        mean: float,
-        std: float,
+        mean: Levels,
+        std: Levels,
         num_views: int = 2,
     ) -> Views:
         """Views of these images; `default` is the recipe that `auto` stands for.
@@ -111,7 +116,7 @@ class Views:
                 f"views.recipe={recipe.recipe}: augment must return floating-point images {expected}, "
                 f"not {found}"
             )
-        normalised = (view.float() - self.mean) / self.std
+        normalised = (view.float() - by_channel(self.mean, view)) / by_channel(self.std, view)
         return normalised.contiguous(memory_format=torch.channels_last)
 
     def _compute(self, images: Tensor, rng: torch.Generator) -> Tensor:
@@ -126,7 +131,13 @@ class Views:
         with _one_at_a_time, with_threads(0):
             threads = pixels.at_most(torch.get_num_threads())
             pixels.make(
-                images.numpy(), self._settings, uniform.numpy(), self.mean, self.std, threads, results.numpy()
+                images.numpy(),
+                self._settings,
+                uniform.numpy(),
+                self._scale,
+                self._shift,
+                threads,
+                results.numpy(),
             )
         return results
 

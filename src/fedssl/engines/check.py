@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -11,18 +11,27 @@ from torch import Tensor
 from fedssl.state import State, Upload, distance
 from fedssl.vectors import flat, square
 
+# No honest client comes near these; sums of what is within them are finite.
+LARGEST = 1e12  # a weight, a statistic, a loss
+STEPS = 10**9  # by which a counter may change in a round
+
 
 def problem_with(
-    upload: Upload, expected: Mapping[str, Tensor], max_change: float = 0.0, max_images: int = 0
+    upload: Upload,
+    expected: Mapping[str, Tensor],
+    max_change: float = 0.0,
+    max_images: int = 0,
+    variances: Collection[str] = (),
 ) -> str:
     """Why the upload cannot be used (empty: it can). `expected` has the right names and shapes.
 
-    `max_change` and `max_images` are keys of `participation`; 0: no limit.
+    `max_change` and `max_images` are keys of `participation`; 0: no limit. `variances` are the names of
+    running variances of normalisation layers.
     """
     return (
         _numbers(upload, max_images)
         or _names(upload.state, expected)
-        or _tensors(upload.state, expected)
+        or _tensors(upload.state, expected, variances)
         or _values(upload.values)
         or _change(upload.state, expected, max_change)
     )
@@ -33,7 +42,7 @@ def _numbers(upload: Upload, max_images: int) -> str:
         return f"num_samples is {upload.num_samples}"
     if max_images and upload.num_samples > max_images:
         return f"num_samples is {upload.num_samples:,}, and participation.max_images is {max_images:,}"
-    if not math.isfinite(upload.loss):
+    if not abs(upload.loss) <= LARGEST:
         return f"loss is {upload.loss}"
     return ""
 
@@ -47,16 +56,26 @@ def _names(state: State, expected: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def _tensors(state: State, expected: Mapping[str, Tensor]) -> str:
+def _tensors(state: State, expected: Mapping[str, Tensor], variances: Collection[str]) -> str:
     for name, value in state.items():
         right = expected[name]
         if value.shape != right.shape:
             return f"{name} has shape {tuple(value.shape)}, not {tuple(right.shape)}"
         if value.dtype != right.dtype:
             return f"{name} is {value.dtype}, not {right.dtype}"
-        # A sum is finite only if all are (inf and −inf make NaN); it reads the tensor once, without a mask.
-        if value.is_floating_point() and not math.isfinite(float(value.sum(dtype=torch.float64))):
+        if not value.numel():
+            continue
+        low, high = (bound.item() for bound in torch.aminmax(value))  # NaN if any value is
+        if not value.is_floating_point():
+            start, end = (int(bound) for bound in torch.aminmax(right))
+            if low < start - STEPS or high > end + STEPS:
+                return f"{name} has counted to {high if high > end else low:,}"
+        elif not (math.isfinite(low) and math.isfinite(high)):
             return f"{name} is not finite"
+        elif max(-low, high) > LARGEST:
+            return f"{name} has values up to {max(-low, high):.3g}"
+        elif low < 0 and name in variances:
+            return f"{name} has a negative variance, {low:.3g}"
     return ""
 
 

@@ -1,23 +1,53 @@
 """The whole state of a run after a round: one file for the server, one for every client's memory.
 
-Random numbers need no state: they derive from (seed, round, client, purpose). Files are written in
-the background from tensors that nobody changes any more.
+Random numbers need no state: they derive from (seed, round, client, purpose). Files are written in the
+background from tensors that nobody changes any more. Each carries a checksum, and a checkpoint says which
+memories belong to it: a run goes on from a state that is whole, or not at all.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from fedssl.engines.memory import MemoryStore
 from fedssl.errors import RunError
-from fedssl.state import ServerState, State
+from fedssl.state import ServerState, State, digest
 from fedssl.storage import load_tensors, save_tensors
+
+NAME = re.compile(r"round-(\d{6,})\.safetensors")
+CLIENTS, WRITTEN = "memories/clients", "memories/rounds"  # tensors beside those of the server
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after a round.
+
+    Attributes:
+        round: the round.
+        server: the server's state after it.
+        memory_rounds: for every client with a memory, the round that wrote it.
+    """
+
+    round: int
+    server: ServerState
+    memory_rounds: dict[int, int]
 
 
 class Checkpoints:
-    """The checkpoints of one run, `round-N.safetensors`, and the client memories that belong to them."""
+    """The checkpoints of one run, `round-N.safetensors`, and the client memories that belong to them.
+
+    Args:
+        folder: where they are.
+        keep: how many are kept; 0: all.
+        memories: what clients keep between rounds.
+    """
 
     def __init__(self, folder: Path, keep: int, memories: MemoryStore) -> None:
         self.folder, self.keep, self.memories = folder, keep, memories
@@ -28,7 +58,7 @@ class Checkpoints:
         """Begin to write; an error of the write before comes up here."""
         self.wait()
         written = dict(memory_rounds)
-        self._thread = threading.Thread(target=self._write, args=(round, server, written))
+        self._thread = threading.Thread(target=self._write, args=(Checkpoint(round, server, written),))
         self._thread.start()
 
     def wait(self) -> None:
@@ -40,44 +70,82 @@ class Checkpoints:
             error, self._error = self._error, None
             raise error
 
-    def latest(self) -> tuple[int, ServerState] | None:
-        """The last round that was written whole, and the server's state after it."""
+    def latest(self) -> Checkpoint | None:
+        """The last checkpoint; an error if it is damaged."""
         rounds = self.rounds()
-        if not rounds:
-            return None
-        return rounds[-1], self.load(rounds[-1])
+        return self.load(rounds[-1]) if rounds else None
+
+    def latest_whole(self, most: int, tell: Callable[[str], None]) -> Checkpoint | None:
+        """The last checkpoint from which training can go on, with all its memories.
+
+        Args:
+            most: the last round that it may be of.
+            tell: is told why later checkpoints are not used.
+
+        Returns:
+            The checkpoint; None if there never was one.
+
+        Raises:
+            RunError: there are checkpoints, and none of them is whole.
+        """
+        problems: list[str] = []
+        for round in reversed(self.rounds()):
+            try:
+                if round > most:
+                    raise RunError(f"metrics.jsonl is whole up to round {most}")
+                found = self.load(round)
+                self.memories.check(found.memory_rounds)
+            except RunError as error:
+                problems.append(f"the checkpoint of round {round} cannot be used: {error}")
+                continue
+            for problem in problems:
+                tell(f"{problem}; going back to round {round}")
+            return found
+        if problems:
+            raise RunError(
+                f"this run cannot go on: {'; '.join(problems)}. Nothing was changed. With checkpoint.keep "
+                "of 2 or more, a run goes back to an earlier checkpoint"
+            )
+        return None
 
     def rounds(self) -> list[int]:
-        return sorted(int(file.stem.split("-")[1]) for file in self.folder.glob("round-*.safetensors"))
+        """The rounds of all checkpoints; other files in the folder are ignored."""
+        return rounds_in(self.folder)
 
-    def load(self, round: int) -> ServerState:
+    def load(self, round: int) -> Checkpoint:
+        """The checkpoint of a round."""
         file = self._file(round)
         if not file.exists():
             raise RunError(f"no checkpoint of round {round} (there are: {self.rounds()})")
-        tensors, values = load_tensors(file)
-        server = ServerState(
-            clusters=[{} for _ in range(values["clusters"])],
-            nodes=[{} for _ in range(values["nodes"])],
-            values=values["values"],
-        )
-        states = _states(server)
-        for key, tensor in tensors.items():
-            kind, name = key.split("/", 1)
-            states[kind][name] = tensor
-        return server
+        return load_checkpoint(file, round)
 
-    def _write(self, round: int, server: ServerState, memory_rounds: dict[int, int]) -> None:
+    def remove_after(self, round: int) -> None:
+        """Delete later checkpoints, whose rounds will run again."""
+        for later in self.rounds():
+            if later > round:
+                self._file(later).unlink(missing_ok=True)
+
+    def _write(self, checkpoint: Checkpoint) -> None:
         try:
-            self.memories.sync(memory_rounds)
+            server, written = checkpoint.server, checkpoint.memory_rounds
+            self.memories.sync(written)
             tensors = {
                 f"{kind}/{name}": tensor
                 for kind, state in _states(server).items()
                 for name, tensor in state.items()
             }
-            counts = {"clusters": len(server.clusters), "nodes": len(server.nodes)}
-            save_tensors(self._file(round), tensors, {**counts, "values": server.values})
+            values = {
+                "clusters": len(server.clusters),
+                "nodes": len(server.nodes),
+                "values": server.values,
+                "order": list(tensors),  # sums over tensors have the same last digits in the same order
+            }
+            tensors[CLIENTS] = torch.tensor(list(written), dtype=torch.int64)
+            tensors[WRITTEN] = torch.tensor(list(written.values()), dtype=torch.int64)
+            save_tensors(self._file(checkpoint.round), tensors, values)
             self._remove_old()
-            self.memories.prune(round)
+            # With `keep` of 0 all servers are kept, and memories for the last two.
+            self.memories.prune(self.rounds()[-(self.keep or 2) :][0])
         except BaseException as error:
             self._error = error
 
@@ -86,7 +154,59 @@ class Checkpoints:
             os.remove(self._file(old))
 
     def _file(self, round: int) -> Path:
-        return self.folder / f"round-{round:06d}.safetensors"
+        return file_of(self.folder, round)
+
+
+def file_of(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:06d}.safetensors"
+
+
+def rounds_in(folder: Path) -> list[int]:
+    """The rounds of all files `round-N.safetensors` in a folder."""
+    matches = (NAME.fullmatch(file.name) for file in folder.glob("round-*.safetensors"))
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def load_checkpoint(file: Path, round: int) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    tensors, values = load_tensors(file, checked=True)
+    try:
+        server = ServerState(
+            clusters=[{} for _ in range(values["clusters"])],
+            nodes=[{} for _ in range(values["nodes"])],
+            values=values["values"],
+        )
+        states = _states(server)
+        for key in values["order"]:
+            kind, name = key.split("/", 1)
+            states[kind][name] = tensors[key]
+        clients, written = tensors[CLIENTS].tolist(), tensors[WRITTEN].tolist()
+    except (KeyError, ValueError, TypeError) as error:
+        raise RunError(f"{file} is not a checkpoint of this version of fedssl: {error!r}") from error
+    return Checkpoint(round, server, dict(zip(clients, written, strict=True)))
+
+
+def check_models(folder: Path, models: Mapping[int, Sequence[str]]) -> int:
+    """Compare the last checkpoint with the hashes of the global models by round.
+
+    Returns:
+        The round of the checkpoint; 0 if there is none, or no hash of its round.
+
+    Raises:
+        RunError: the checkpoint holds another model.
+    """
+    for round in reversed(rounds_in(folder)):
+        if round in models:
+            file = file_of(folder, round)
+            states = load_checkpoint(file, round).server.states
+            if [digest(state) for state in states] != list(models[round]):
+                raise RunError(f"{file}: this is not the model that was aggregated in round {round}")
+            return round
+    return 0
 
 
 def _states(server: ServerState) -> dict[str, State]:

@@ -1,4 +1,4 @@
-"""What every engine has in common."""
+"""The base class of engines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 class Engine(Choice):
-    """Where the clients of a round run, and what goes on between rounds."""
+    """Base class of engines: where the clients of a round run."""
 
-    # Whether a run gives the same bits here as on the local engine. If not, its options are part of what
-    # a run is, and not only of how it is done.
+    # Whether runs give the same bits as on the local engine. If not, the options belong to a run's identity.
     like_local: ClassVar[bool] = True
     has_server: ClassVar[bool] = True  # without one, ServerState.nodes has a model for every client
     HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "wave", "cache_mb")
@@ -36,25 +35,25 @@ class Engine(Choice):
     wave: int = Field(
         0,
         ge=0,
-        description="clients that train at once; where fewer do, they share the threads of all; "
+        description="clients that train at the same time; fewer clients share the same threads; "
         "0: workers, or 1 (every client has `threads`) where `threads` is set",
     )
     cache_mb: int = Field(32, ge=0, description="client memories kept in memory, per process")
 
     @property
     def all_threads(self) -> int:
-        """For a client, or a probe, that is the only one at work; 0: it is not settled how many."""
+        """Threads for a client or a probe that runs alone; 0: not resolved yet."""
         return self.threads * (self.wave or 1)
 
     def with_machine_defaults(self, cores: int) -> Self:
-        """The engine with threads and wave filled in for a machine with so many cores."""
+        """The engine with threads and wave filled in for a machine with `cores` cores."""
         threads = self.threads or max(1, cores // self.workers)
-        # Threads beyond the cores would wait for each other: with more workers than cores a wave is smaller.
+        # With more workers than cores, a wave has no more clients than there are cores.
         wave = self.wave or (1 if self.threads else self.default_wave(max(1, cores // threads)))
         return self.model_copy(update={"threads": threads, "wave": wave})
 
     def default_wave(self, most: int) -> int:
-        """How many clients share all threads where nobody says so."""
+        """The default of `wave`: at most `most` clients."""
         return min(self.workers, most)
 
     @property
@@ -63,25 +62,25 @@ class Engine(Choice):
         return True
 
     def describe_split(self, config: Config) -> str:
-        """How clients came by their images, in words."""
+        """Describe how images are distributed, for the run's summary."""
         if config.method.pools_data:
             return "all images in one place"
         return f"partition {config.partition.scheme}"
 
     def federation(self, config: Config, progress: Progress | None = None) -> Federation:
-        """The images, and who has which."""
+        """Load the images and distribute them among clients."""
         from fedssl.data.federation import federate
 
         return federate(config, progress)
 
     def memories(self, folder: Path) -> MemoryStore:
-        """What clients keep between rounds."""
+        """The store of client memories."""
         from fedssl.engines.memory import MemoryStore
 
         return MemoryStore(folder, self.cache_mb)
 
     def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
-        """Where clients run: in workers, or in this process where no two of them train at once."""
+        """Start the clients: worker processes, or this process if no two clients train at the same time."""
         from fedssl.engines.local import InProcess
         from fedssl.engines.loop import round_size
         from fedssl.engines.workers import Workers
@@ -94,11 +93,11 @@ class Engine(Choice):
     def loop(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: Clients
     ) -> RoundLoop:
-        """The rounds: by default those of a server."""
+        """The round loop: by default with a server."""
         from fedssl.engines.loop import RoundLoop
 
-        return RoundLoop(config, runner.model, federation, clients, runner.memories)
+        return RoundLoop(config, runner.model, federation, clients, runner.memories, runner.guard())
 
     def identity(self) -> dict[str, Any]:
-        """What of the engine makes a difference to the numbers of a run."""
+        """The options that change the numbers of a run."""
         return {} if self.like_local else self.model_dump(exclude=set(self.HOW))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedssl.engines.memory import MemoryStore
     from fedssl.engines.runner import ClientRunner
     from fedssl.models.model import Model
+    from fedssl.privacy.guard import Guard
 
 CHUNK = 1 << 16  # numbers of each model that are mixed at a time: memory stays small
 
@@ -63,7 +64,9 @@ class Gossip(Engine):
     ) -> RoundLoop:
         rng = numpy_rng(config.seed, "gossip", "graph")
         neighbours = graph(self.topology, federation.clients, self.edge_probability, rng)
-        return GossipLoop(config, runner.model, federation, clients, runner.memories, neighbours)
+        return GossipLoop(
+            config, runner.model, federation, clients, runner.memories, runner.guard(), neighbours
+        )
 
 
 def check(config: Config, runner: ClientRunner) -> None:
@@ -95,9 +98,10 @@ class GossipLoop(RoundLoop):
         federation: Federation,
         engine: Clients,
         memories: MemoryStore,
+        guard: Guard,
         neighbours: Graph,
     ) -> None:
-        super().__init__(config, model, federation, engine, memories)
+        super().__init__(config, model, federation, engine, memories, guard)
         self.neighbours = neighbours
 
     def run(

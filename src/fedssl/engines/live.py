@@ -5,18 +5,21 @@ Training, worker processes, Flower sites and evaluation all put a run together h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
-from fedssl.engines.checkpoint import Checkpoints
-from fedssl.engines.loop import RoundReport
+from fedssl.engines.checkpoint import Checkpoint, Checkpoints
+from fedssl.engines.local import InProcess
+from fedssl.engines.loop import Clients, RoundReport
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.recalibration import Recalibration, out_of_reach, stored_at
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.start import FILE
+from fedssl.engines.tasks import Outcome, Task
 from fedssl.progress import Progress
 from fedssl.state import ServerState
 
@@ -60,21 +63,37 @@ class ServerRun(LiveRun):
         memory_rounds: for every client with a memory, the round that wrote it.
     """
 
-    def __init__(self, config: Config, checkpoints: Path, keep: int = 0, progress: Progress | None = None):
-        """Load the images and the last checkpoint.
+    def __init__(
+        self,
+        config: Config,
+        checkpoints: Path,
+        keep: int = 0,
+        progress: Progress | None = None,
+        find: Callable[[Checkpoints], Checkpoint | None] = Checkpoints.latest,
+    ):
+        """Load the images and a checkpoint.
 
         Args:
             config: the run's config.
             checkpoints: the folder of the run's checkpoints and client memories.
             keep: checkpoints to keep when new ones are written; 0: all.
             progress: called while images are loaded.
+            find: chooses the checkpoint; by default the last one.
         """
         engine = config.engine
         memories = engine.memories(checkpoints / "clients")
         super().__init__(config, engine.federation(config, progress), memories, start=checkpoints / FILE)
         self.checkpoints = Checkpoints(checkpoints, keep, memories)
-        self.round, self.server = self.checkpoints.latest() or (0, self.runner.first_server())
-        self.memory_rounds = memories.rounds(self.round)
+        found = find(self.checkpoints) or Checkpoint(0, self.runner.first_server(), {})
+        self.round, self.server, self.memory_rounds = found.round, found.server, found.memory_rounds
+        # Where clients are on this machine they can be asked at any time, else while the run trains.
+        self._clients: Clients | None = InProcess(self.runner) if engine.sees_clients else None
+        self.recalibration = Recalibration(
+            self.runner, self._ask, None if engine.sees_clients else stored_at(checkpoints)
+        )
+
+    def _ask(self, tasks: Sequence[Task]) -> Iterable[Outcome]:
+        return out_of_reach(tasks) if self._clients is None else self._clients.run(tasks)
 
     def train(self, after_round: Callable[[RoundReport], bool]) -> None:
         """Run the rounds that are left.
@@ -85,19 +104,32 @@ class ServerRun(LiveRun):
         """
         config, engine = self.config, self.config.engine
         clients = engine.clients(config, self.runner, self.federation)
+        if not engine.sees_clients:
+            self._clients = clients
         try:
             loop = engine.loop(config, self.runner, self.federation, clients)
-            loop.memory_rounds = self.memory_rounds = self.memories.rewind(self.round)
+            self.memories.rewind(self.round)
+            self.checkpoints.remove_after(self.round)
+            loop.memory_rounds = self.memory_rounds
 
             def follow(report: RoundReport, server: ServerState) -> bool:
-                self.round, self.server = report.round, server
+                # A copy: an interrupted round leaves no trace in it.
+                self.round, self.server, self.memory_rounds = report.round, server, dict(loop.memory_rounds)
                 return after_round(report)
 
             self.server = loop.run(self.server, self.round, follow)
             self.checkpoints.wait()
         finally:
             clients.close()
+            if not engine.sees_clients:
+                self._clients = None
 
     def save(self) -> None:
-        """Write a checkpoint in the background."""
+        """Write a checkpoint in the background.
+
+        With noise it is on disk before the model is sent: otherwise a site that is away when the round is
+        repeated would show, by the difference of two models with the same noise, what it had sent.
+        """
         self.checkpoints.save(self.round, self.server, self.memory_rounds)
+        if self.config.privacy.by_client:
+            self.checkpoints.wait()

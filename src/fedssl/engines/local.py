@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from fedssl.engines.engine import Engine
 from fedssl.engines.runner import ClientRunner
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
+from fedssl.privacy.secure.server import Answer
 
 
 class Local(Engine):
@@ -22,6 +23,10 @@ class InProcess:
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         for task in tasks:
             yield self.runner.run(task)
+
+    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+        for question in questions:
+            yield self.runner.answer(question)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,16 +12,19 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.check import problem_with
+from fedssl.engines.kinds import mean_by_kind, norms_by_kind
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
 from fedssl.engines.schedule import Slot, schedule
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.model import Model
+from fedssl.privacy.guard import Guard
+from fedssl.privacy.secure.server import Answer
 from fedssl.rng import numpy_rng
-from fedssl.state import Broadcast, ServerState, State, Upload
+from fedssl.state import Broadcast, ServerState, State, Upload, digest
 
 
 class Clients(Protocol):
@@ -32,6 +35,9 @@ class Clients(Protocol):
 
         With spare tasks, what comes first may be given first; whoever has enough stops asking.
         """
+
+    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+        """What clients that have trained answer in an exchange of secure aggregation, in any order."""
 
     def close(self) -> None:
         """Let go of processes, connections and files."""
@@ -46,10 +52,13 @@ class RoundReport:
     values: dict[str, float] = field(default_factory=dict)  # numbers of the round as a whole
     unused: list[int] = field(default_factory=list)  # clients asked beyond those that were needed
     seconds: float = 0.0
+    withheld: bool = False  # whether the server knows nothing of single clients (privacy)
+    told_views: int = 0  # where clients do not tell theirs one by one
+    stop: str = ""  # why the run has to end with this round
 
     @property
     def views(self) -> int:
-        return sum(outcome.views for outcome in self.outcomes)
+        return self.told_views + sum(outcome.views for outcome in self.outcomes)
 
     def line(self) -> dict[str, Any]:
         """Round, clients with their numbers, failures by name, means over clients weighted by images."""
@@ -58,16 +67,21 @@ class RoundReport:
         means: dict[str, float] = {}
         for outcome in done:
             assert outcome.upload is not None
-            upload, numbers = outcome.upload, {"loss": outcome.upload.loss, **outcome.upload.values}
+            upload = outcome.upload
+            if self.withheld:
+                clients.append({"client": upload.client, **upload.values, "seconds": outcome.seconds})
+                continue
+            numbers = {"loss": upload.loss, **upload.values}
             clients.append(
                 {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
             )
-            for name in ("loss", "divergence", "drift", "layer_angle"):
+            for name in ("loss", "divergence", "drift", "layer_angle", "generator_ratio"):
                 if name in numbers:
                     means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
-        angles = [client["angle"] for client in clients if "angle" in client]
-        if angles:
-            means["angle"] = sum(angles) / len(angles)  # every client counts the same (L-DAWA, Fig. 4)
+        for name in EQUAL:
+            numbers_of = [client[name] for client in clients if name in client]
+            if numbers_of:
+                means[name] = sum(numbers_of) / len(numbers_of)
         failed = [{"client": o.client, "reason": o.failure} for o in self.outcomes if o.failure]
         return {
             "round": self.round,
@@ -81,14 +95,27 @@ class RoundReport:
         }
 
 
+# Means in which every client counts the same (L-DAWA, Fig. 4), and shares of clients.
+EQUAL = ("angle", "angle_weights", "angle_gamma", "angle_beta", "mu_capped", "predictor_replaced")
+
+
 class RoundLoop:
     """Runs rounds from a server state; what surrounds it (files, probes, display) is told of each."""
 
     def __init__(
-        self, config: Config, model: Model, federation: Federation, engine: Clients, memories: MemoryStore
+        self,
+        config: Config,
+        model: Model,
+        federation: Federation,
+        engine: Clients,
+        memories: MemoryStore,
+        guard: Guard,
     ) -> None:
+        self.guard = guard
         self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
         self.tools = server_tools(config, model)
+        self.kinds = model.kinds()
+        self.variances = model.variances()
         self.memory_rounds: dict[int, int] = {}
 
     def run(
@@ -102,7 +129,8 @@ class RoundLoop:
         return server
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:
-        began, method, report = time.monotonic(), self.config.method, RoundReport(number)
+        began, method = time.monotonic(), self.config.method
+        report = RoundReport(number, withheld=self.guard.withholds)
         sent = WireTraffic(self.config.wire.dtype)
         selected, spares = self.select(number)
         plan = plan_round(self.config, self.federation, number, selected, spares)
@@ -110,7 +138,7 @@ class RoundLoop:
             Task(
                 number,
                 client,
-                sent.round(method.broadcast(server.seen_by(client), client, number)),
+                sent.round(self.guard.send(method.broadcast(server.seen_by(client), client, number), server)),
                 self.memory_rounds.get(client, 0),
                 client in spares,
                 plan[client].threads,
@@ -127,25 +155,54 @@ class RoundLoop:
             if folded == len(selected):
                 break
         self._discard_unused(outcomes, tasks, report)
+        needed = self.guard.fewest(len(selected), self.config.participation.min_clients)
+        if folded < needed:
+            raise RunError(_too_few(number, folded, needed, report))
+        self._collect(tasks, report, sent)
         if self.config.engine.has_server:
             report.values |= {"bytes_down": sent.down, "bytes_up": sent.up}
-        if folded < self.config.participation.min_clients:
-            raise RunError(_too_few(number, folded, self.config.participation.min_clients, report))
-        server = aggregate.finish()
+        server, numbers, report.stop = self.guard.finish(aggregate.finish())
+        report.told_views = int(numbers.pop("views", 0))
+        report.values |= numbers
+        report.values |= norms_by_kind(server.states, self.kinds)
         report.seconds = time.monotonic() - began
         return server, report
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
         """The clients of a round, and those that are asked beyond them."""
+        sampled = self.guard.sample(number)
+        if sampled is not None:
+            return sampled, []
         return draw_clients(self.config.participation, self.federation.clients, self.config.seed, number)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
         """What the uploads of a round are folded into; numbers about the whole go into the report."""
-        return self.config.method.aggregate(server, number, self.tools)
+        return self.config.method.aggregate(server, number, self.guard.start(server, number, self.tools))
+
+    def _collect(self, tasks: Sequence[Task], report: RoundReport, sent: WireTraffic) -> None:
+        """Let clients send what they have announced (secure aggregation); those that are lost have failed."""
+
+        def ask(stage: str, questions: Mapping[int, bytes]) -> Iterator[Answer]:
+            sent.down += sum(map(len, questions.values()))
+            for answer in self.engine.ask(
+                [Question(report.round, client, stage, data) for client, data in questions.items()]
+            ):
+                sent.up += len(answer.data)
+                yield answer
+
+        lost = self.guard.collect(ask)
+        for outcome in report.outcomes:
+            if outcome.client in lost and outcome.upload is not None:
+                outcome.failure, outcome.upload = lost[outcome.client], None
+                self.memories.discard(outcome.client, report.round)
+                self.memory_rounds.pop(outcome.client, None)
+        earlier = {task.client: task.memory_round for task in tasks if task.client in lost}
+        self.memory_rounds |= {client: round for client, round in earlier.items() if round}
 
     def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Aggregate) -> bool:
         """Fold one upload in, if it is good; its tensors are let go either way."""
         if outcome.upload is not None:
+            outcome.digest = digest(outcome.upload.state) if self.config.log.audit else ""
             outcome.failure = self._try_to_add(outcome.upload, server.states[0], aggregate)
             if not outcome.failure:
                 outcome.upload.state = {}
@@ -159,13 +216,17 @@ class RoundLoop:
 
     def _try_to_add(self, upload: Upload, expected: State, aggregate: Aggregate) -> str:
         """Why the upload could not be folded in (empty: it was)."""
-        limits = self.config.participation
-        problem = problem_with(upload, expected, limits.max_change, limits.max_images)
+        limits, other = self.config.participation, self.guard.expected(expected)
+        if other is None:
+            problem = problem_with(upload, expected, limits.max_change, limits.max_images, self.variances)
+        else:
+            problem = problem_with(upload, other)
         if problem:
             return problem
         try:
             upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
-            upload.values |= aggregate.add(upload)
+            measured = aggregate.add(upload)
+            upload.values |= measured | mean_by_kind(measured.get("angles", {}), self.kinds, "angle")
         except (RunError, ValueError) as error:  # no such cluster, a value beyond 16 bits, no mass
             return str(error)
         return ""
@@ -233,11 +294,7 @@ def draw_clients(
 
 def round_size(participation: ParticipationConfig, clients: int) -> tuple[int, int]:
     """How many clients a round has, and how many are asked beyond them."""
-    asked = participation.per_round
-    count = (
-        min(asked, clients) if isinstance(asked, int) else max(1, round_half_up(min(asked, 1.0) * clients))
-    )
-    count = min(count, participation.max_clients or count)
+    count = participation.size(clients)
     return count, min(math.ceil(participation.overshoot * count), clients - count)
 
 
@@ -249,10 +306,6 @@ def plan_round(
     plan = schedule(images, config.engine.threads, config.engine.wave or 1)
     last = Slot(config.engine.threads, len(selected))
     return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)
-
-
-def round_half_up(value: float) -> int:
-    return int(value + 0.5)
 
 
 def _too_few(number: int, folded: int, needed: int, report: RoundReport) -> str:

@@ -1,19 +1,23 @@
 """Client memories on disk, with a bounded cache.
 
 A memory is one file, `clients/ID/round-N.safetensors`, named after the round that wrote it. Older
-files stay until a checkpoint no longer needs them: a run that is killed finds, for every client,
-the memory that belongs to the checkpoint it resumes from.
+files stay until no checkpoint needs them: a run that is killed finds, for every client, the memory
+that belongs to the checkpoint it resumes from. Other files in the folder are ignored.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fedssl.errors import RunError
 from fedssl.state import ClientMemory
 from fedssl.storage import load_tensors, save_tensors
+
+NAME = re.compile(r"round-(\d{6,})\.safetensors")
 
 
 class MemoryStore:
@@ -35,7 +39,7 @@ class MemoryStore:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]
-        memory = ClientMemory(*load_tensors(self._file(client, round)))
+        memory = ClientMemory(*load_tensors(self._file(client, round), checked=True))
         self._keep(key, memory)
         return memory
 
@@ -49,8 +53,17 @@ class MemoryStore:
         self._drop((client, round))
 
     def has(self, client: int, round: int) -> bool:
-        """Whether `load` finds it."""
-        return round == 0 or self._file(client, round).exists()
+        """Whether `load` finds it, and finds it whole."""
+        try:
+            self.load(client, round)
+        except RunError:
+            return False
+        return True
+
+    def check(self, rounds: Mapping[int, int]) -> None:
+        """Read these memories, by client; a RunError names the first that is missing or damaged."""
+        for client, written in rounds.items():
+            load_tensors(self._file(client, written), checked=True)
 
     def forget(self, client: int, before: int) -> None:
         """Delete a client's memories of rounds before this one."""
@@ -69,39 +82,37 @@ class MemoryStore:
 
     def prune(self, checkpoint: int) -> None:
         """Delete what neither the checkpoint at that round nor a later round needs."""
-        for client in self._superseded:
-            for old in sorted(written for written in self._rounds(client) if written <= checkpoint)[:-1]:
+        for client in list(self._superseded):
+            rounds = sorted(self._rounds(client))
+            needed = [written for written in rounds if written <= checkpoint][-1:]
+            needed += [written for written in rounds if written > checkpoint]
+            for old in set(rounds) - set(needed):
                 self._file(client, old).unlink(missing_ok=True)
-        self._superseded.clear()
-
-    def rounds(self, checkpoint: int) -> dict[int, int]:
-        """For every client with a memory, the round that wrote the one which the checkpoint knows."""
-        known: dict[int, int] = {}
-        for folder in sorted(self.folder.glob("*")):
-            written = [number for number in self._rounds(int(folder.name)) if number <= checkpoint]
-            if written:
-                known[int(folder.name)] = max(written)
-        return known
+            if len(needed) < 2:
+                self._superseded.discard(client)
 
     def oldest(self, client: int) -> int:
         """The earliest round whose memory of this client may still be asked for (0: none is known)."""
         return min(self._rounds(client), default=0)
 
-    def rewind(self, checkpoint: int) -> dict[int, int]:
-        """Delete all that is younger than the checkpoint; the round of every client's memory."""
-        for folder in self.folder.glob("*"):
-            for written in self._rounds(int(folder.name)):
+    def rewind(self, checkpoint: int) -> None:
+        """Delete all that is younger than the checkpoint."""
+        for client in self._clients():
+            for written in self._rounds(client):
                 if written > checkpoint:
-                    self.discard(int(folder.name), written)
-        return self.rounds(checkpoint)
+                    self.discard(client, written)
+
+    def _clients(self) -> Iterator[int]:
+        for folder in self.folder.glob("*"):
+            if folder.name.isdecimal() and folder.name.isascii():
+                yield int(folder.name)
 
     def _file(self, client: int, round: int) -> Path:
         return self.folder / str(client) / f"round-{round:06d}.safetensors"
 
     def _rounds(self, client: int) -> list[int]:
-        return [
-            int(file.stem.split("-")[1]) for file in (self.folder / str(client)).glob("round-*.safetensors")
-        ]
+        files = (self.folder / str(client)).glob("round-*.safetensors")
+        return [int(match[1]) for match in (NAME.fullmatch(file.name) for file in files) if match]
 
     def _keep(self, key: tuple[int, int], memory: ClientMemory) -> None:
         for old in [held for held in self._cache if held[0] == key[0]]:

@@ -25,12 +25,19 @@ class ParticipationConfig(Options):
     max_change: float = Field(
         0.0,
         ge=0,
-        description="an upload is refused if its distance from the global model is more than so many times "
-        "the norm of that; 0: no limit (`fedssl server`: 10)",
+        description="an upload is refused if its distance from the global model, divided by the "
+        "global model's norm, is larger; 0: no limit (`fedssl server`: 10)",
     )
     max_images: int = Field(
         0, ge=0, description="an upload is refused if its client claims to have more images; 0: no limit"
     )
+
+    def size(self, clients: int) -> int:
+        """How many of so many clients a round has, without those that are asked beyond them."""
+        asked = self.per_round
+        share = max(1, int(min(asked, 1.0) * clients + 0.5))  # half a client is one
+        count = min(asked, clients) if isinstance(asked, int) else share
+        return min(count, self.max_clients or count)
 
 
 class WireConfig(Options):
@@ -44,4 +51,9 @@ class WireConfig(Options):
 
 class CheckpointConfig(Options):
     every: int = Field(5, ge=1, description="rounds between checkpoints (and always at the end)")
-    keep: int = Field(1, ge=0, description="checkpoints to keep; 0: all (trajectories need them)")
+    keep: int = Field(
+        2,
+        ge=0,
+        description="checkpoints to keep, so that a run can go back if one is damaged; 0: all (trajectories "
+        "need them)",
+    )

@@ -1,59 +1,112 @@
-"""Does a client's part of a round; the same code in this process, in a worker, or at a site."""
+"""Runs a client's part of a round: the same code in this process, in a worker, and at a site."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
+from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.recalibration import measure, pooling, some_views, statistics_of
 from fedssl.engines.start import load_start
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
+from fedssl.models.stages import freeze, frozen_names
+from fedssl.privacy.guard import Guard
+from fedssl.privacy.layout import Layout
+from fedssl.privacy.protector import Protector
+from fedssl.privacy.refusals import check_terms
+from fedssl.privacy.secure.client import Refused
+from fedssl.privacy.secure.server import Answer
+from fedssl.privacy.terms import Terms
 from fedssl.rng import derive, numpy_rng
-from fedssl.state import Broadcast, ClientMemory, ServerState, State, Upload, layer_distances, snapshot
+from fedssl.state import (
+    Broadcast,
+    ClientMemory,
+    ServerState,
+    State,
+    Upload,
+    layer_distances,
+    restore,
+    snapshot,
+)
 from fedssl.threads import with_threads
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model, and what it was before round 1."""
+    """A model, and what it was before round 1.
+
+    Attributes:
+        model: the model.
+        encoder: its encoder, with the width of its features.
+        initial: all tensors of the model before round 1.
+        another: returns the tensors of another random initialization, by its number, from 1.
+    """
 
     model: Model
     encoder: Encoder
     initial: State
+    another: Callable[[int], State]
     notes: tuple[str, ...] = ()  # what was changed to make weights fit
 
 
 def build_network(
-    config: Config, size: tuple[int, int], channels: int, classes: int, start: Path | None = None
+    config: Config,
+    size: tuple[int, int],
+    channels: int,
+    classes: int,
+    start: Path | None = None,
+    number: int = 0,
 ) -> Network:
     """The model of a run: the same bits in every process, whatever was drawn before.
 
-    `start` is where a run keeps the weights that `model.init` names.
+    Args:
+        config: the run's config.
+        size: height and width of the images.
+        channels: of the images.
+        classes: number of classes, for objectives that train a classifier.
+        start: where a run keeps the weights that `model.init` names.
+        number: which random initialization; 0: the one that clients start from.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "init"))
+        torch.manual_seed(derive(config.seed, "init", *([number] if number else [])))
         encoder = config.objective.encoder(config, size, channels)
         begin = load_start(config, encoder, start)
         if begin is not None:
             encoder.module.load_state_dict(begin.state)
+        if config.objective.own_encoder and (config.train.freeze or config.train.layer_decay < 1):
+            raise ConfigError(
+                "train.freeze and train.layer_decay are for the encoder that model.encoder names; "
+                f"objective {config.objective.name} trains its own {config.objective.own_encoder}"
+            )
+        if config.train.freeze:
+            freeze(encoder.module, config.train.freeze)
         model = config.objective.build(encoder.module, encoder.features, config.model, classes)
         model.extend(
             config.method.parts(model, lambda: config.objective.encoder(config, size, channels), config.model)
         )
-    return Network(model, encoder, snapshot(model), begin.notes if begin else ())
+        if config.train.freeze:
+            model.frozen = frozen_names(model)
+
+    def another(number: int) -> State:
+        return build_network(config, size, channels, classes, start, number).initial
+
+    return Network(model, encoder, snapshot(model), another, begin.notes if begin else ())
 
 
 class ClientRunner:
@@ -66,11 +119,11 @@ class ClientRunner:
         self.device = find_device(config.device)
         if config.train.precision == "bf16" and self.device.type == "cpu" and not multiplies_bf16():
             raise ConfigError(
-                "train.precision=bf16: PyTorch knows of no instructions for bfloat16 on this processor "
-                "(AVX-512 BF16 or AMX), which would be slower with it; use fp32"
+                "train.precision=bf16: this processor has no instructions for bfloat16 that PyTorch "
+                "knows (AVX-512 BF16 or AMX), so it would be slower; use fp32"
             )
         self.model: Model = network.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.initial = network.initial
+        self.network, self.initial = network, network.initial
         self.features = network.encoder.features
         data, objective = config.data, config.objective
         self.views = Views.of(
@@ -78,15 +131,43 @@ class ClientRunner:
         )
         self.boundary = Boundary.of(config.method, self.model)
         self.uploads = frozenset(self.boundary.travels)
+        self._frozen = {name: self.initial[name] for name in self.boundary.frozen}
         self.statistics = self.model.statistics() & self.uploads
         self.encoder_parameters = [
             name for name in self.model.parameters_under(ENCODER) if name in self.uploads
         ]
+        self.recalibrated = statistics_of(self.statistics)
         self.backbone = [name for name in self.encoder_parameters if name.startswith("encoder.")]
+        self.protector = Protector(config, self._terms(), memories.folder) if config.privacy.on else None
+
+    def _terms(self) -> Terms:
+        """What server and clients agree on, where uploads are only summed."""
+        layout = Layout.of({name: self.initial[name] for name in self.boundary.travels}, self.statistics)
+        clients, participation = self.federation.clients, self.config.participation
+        per_round = participation.size(clients)
+        return Terms(self.config.privacy, layout, clients, per_round, participation.max_images)
+
+    def guard(self) -> Guard:
+        """The server's side of the run's privacy settings."""
+        return Guard() if self.protector is None else self.protector.guard()
+
+    def check_privacy(self) -> None:
+        """Raise a ConfigError where the privacy settings do not go together with method or model."""
+        if self.protector is not None:
+            first = self.first_server()
+            aggregate = self.config.method.aggregate(first, 1, server_tools(self.config, self.model))
+            check_terms(self.config, self.protector.terms, aggregate, bool(first.clusters))
 
     def first_server(self) -> ServerState:
         """The server before round 1: the tensors that travel, at their initial values."""
-        return self.config.method.first_server({name: self.initial[name] for name in self.boundary.travels})
+
+        def shared(values: State) -> State:
+            return {name: values[name] for name in self.boundary.travels}
+
+        def another(number: int) -> State:
+            return shared(self.network.another(number))
+
+        return self.config.method.first_server(shared(self.initial), another)
 
     def run(self, task: Task) -> Outcome:
         """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""
@@ -94,7 +175,7 @@ class ClientRunner:
         try:
             with torch.random.fork_rng(devices=[]), with_threads(task.threads):
                 self._seed(task)
-                outcome = self._run(task, began)
+                outcome = self._measure(task) if task.measure else self._run(task, began)
         except FedsslError:
             raise
         except ClientFailure as failure:
@@ -103,6 +184,15 @@ class ClientRunner:
             outcome = Outcome(task.client, failure=f"{type(error).__name__}: {error}")
         outcome.seconds = time.monotonic() - began
         return outcome
+
+    def answer(self, question: Question) -> Answer:
+        """A client's part of one exchange of secure aggregation."""
+        assert self.protector is not None
+        client = self.protector.secure_client(question.client, question.round)
+        try:
+            return Answer(question.client, client.answer(question.stage, question.data))
+        except Refused as refused:
+            return Answer(question.client, failure=str(refused))
 
     def client(self, task: Task, deadline: float = float("inf")) -> Client:
         config = self.config
@@ -129,7 +219,7 @@ class ClientRunner:
         return client.model
 
     def adapt(self, task: Task, epochs: float) -> Model:
-        """The model that a client makes of this task in so many epochs, at the rate of the last round."""
+        """Receive a task and train for a number of epochs with the learning rate of the last round."""
         with torch.random.fork_rng(devices=[]):
             self._seed(task)
             client = self.client(task)
@@ -143,7 +233,7 @@ class ClientRunner:
         return self.model
 
     def _seed(self, task: Task) -> None:
-        """For whatever draws from PyTorch's global generators: dropout, layers that a method builds."""
+        """Seed PyTorch's global generators, for dropout and layers that a method builds."""
         seed = derive(self.config.seed, task.round, task.client, "global")
         if self.device.type == "cpu":
             # torch.manual_seed also notes the seed, with a stack trace, for a GPU that may never be used.
@@ -156,19 +246,40 @@ class ClientRunner:
         method, memory = self.config.method, self.memories.load(task.client, task.memory_round)
         broadcast = self._complete(task.broadcast, memory.state)
         client.notes = dict(memory.values)
-        log = method.receive(client, broadcast, memory.state)
+        own = {**self._frozen, **memory.state} if memory.state else {}
+        log = method.receive(client, broadcast, own)
         client.received = method.reference_model(client, broadcast)
         return log
 
     def _complete(self, broadcast: Broadcast, memory: State) -> Broadcast:
-        """Add the client's own normalisation layers to a broadcast, where they stay on the client (FedBN).
+        """Add what does not travel: frozen tensors, and normalisation layers that stay on the client (FedBN).
 
         Methods then always see whole models, and need not know which tensors travelled.
         """
-        if not self.boundary.private_norm:
+        if not self.boundary.private_norm and not self._frozen:
             return broadcast
-        own = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
-        return broadcast.map(lambda model: {**model, **own})
+        norm = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
+        return broadcast.map(lambda model: {**self._frozen, **model, **norm})
+
+    def _measure(self, task: Task) -> Outcome:
+        """Statistics of the received encoder on this client's images, in place of a trained model."""
+        model = task.broadcast.model
+        restore(self.model, {**self.initial, **model})
+        found = self.measured(task.client, self.model.part("encoder"), task.measure == "by-batch")
+        state = {f"encoder.{name}": value for name, value in found.items()}
+        state = {name: state[name] for name in self.recalibrated}
+        upload = Upload(task.client, state, len(self.federation.parts[task.client]))
+        upload = pooling(self.config).on_client(
+            {name: model[name] for name in state}, upload, frozenset(state), task.round
+        )
+        return Outcome(task.client, upload)
+
+    def measured(self, client: int, encoder: nn.Module, by_batch: bool = True) -> State:
+        """Statistics of an encoder on one client's images."""
+        at = self.client(Task(self.config.rounds + 1, client, Broadcast()))
+        if len(at.images) == 0:
+            raise ClientFailure("has no images")
+        return measure(encoder, some_views(at, self.federation.clients), by_batch)
 
     def _run(self, task: Task, began: float) -> Outcome:
         config, method = self.config, self.config.method
@@ -195,20 +306,23 @@ class ClientRunner:
             kept = {name: copies[name] for name in stays}
             self.memories.save(task.client, task.round, ClientMemory(kept, client.notes))
         upload = Upload(task.client, state, len(client.images), training.loss, log)
-        upload = self.config.aggregation.on_client(
-            {name: client.received[name] for name in travels}, upload, self.statistics, task.round
-        )
+        received = {name: client.received[name] for name in travels}
+        if self.protector is not None:
+            values = task.broadcast.values
+            upload = self.protector.protect(upload, received, task.round, values, training.views)
+            return Outcome(task.client, upload, remembers=remembers)
+        upload = self.config.aggregation.on_client(received, upload, self.statistics, task.round)
         return Outcome(task.client, upload, views=training.views, remembers=remembers)
 
 
 def multiplies_bf16() -> bool:
-    """Whether this processor has instructions for bfloat16. (Others can do it, but not quickly.)"""
+    """Whether this processor has instructions for bfloat16. Others only emulate it."""
     known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def find_device(name: str) -> torch.device:
-    """`auto` is the best there is."""
+    """The device of that name; `auto` prefers CUDA, then MPS, then the CPU."""
     if name != "auto":
         try:
             torch.empty(0, device=name)

@@ -1,10 +1,11 @@
 """How many threads each client of a round trains with, and in which order clients begin.
 
-Most clients train `engine.wave` at a time with `engine.threads` each. Fewer at a time share the same threads:
-one that would be left over at the end of a round, or that others would wait for, gets the threads of workers
-that would have nothing to do. Convolutions round differently with another number of threads, so the plan
-depends on these two settings and the numbers of images alone: not on how many workers there are, nor on which
-of them is idle at a moment.
+Clients usually train `engine.wave` at a time with `engine.threads` threads each. A client that would be left
+over at the end of a round, or that all others would wait for, trains with the threads of the workers that
+would be idle. Without this, two workers take longer than one process for three or five clients of equal size.
+
+Convolutions round differently with another number of threads. The plan therefore depends only on the two
+settings and the clients' numbers of images, not on the number of workers or on which of them is idle.
 """
 
 from __future__ import annotations
@@ -13,23 +14,37 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A client with half of the threads takes 2^0.88 = 1.84 times as long (ResNet-8 of width 16, two cores).
+# With half of the threads a client takes 2^0.88 = 1.84 times as long (ResNet-8 of width 16, two cores).
 SPEEDUP = 0.88
-# Uploads are folded in the order of clients, and who begins in another order is waited for: of so many waves
-# at the most, so that memory does not grow with the clients of a round.
+# Uploads are aggregated in the order of client ids, and wait in memory for those before them. Clients are
+# reordered only within this many waves, so that memory does not grow with the clients of a round.
 WINDOW = 8
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A client's place in the plan of a round."""
+    """When a client starts, and with how many threads.
+
+    Attributes:
+        threads: threads the client trains with.
+        turn: clients with lower turns start first.
+    """
 
     threads: int
-    turn: int  # those of lower turns begin before
+    turn: int
 
 
 def schedule(images: Sequence[int], threads: int, wave: int) -> list[Slot]:
-    """The plan for clients with so many images each."""
+    """Plan a round.
+
+    Args:
+        images: number of images of each client of the round.
+        threads: threads of a client that trains in a full wave.
+        wave: number of clients that train at the same time.
+
+    Returns:
+        A slot for each client.
+    """
     found: dict[int, Slot] = {}
     for first in range(0, len(images), WINDOW * wave):
         sharing, others = split_into_waves(images[first : first + WINDOW * wave], threads, wave)
@@ -42,16 +57,18 @@ def schedule(images: Sequence[int], threads: int, wave: int) -> list[Slot]:
 
 
 def split_into_waves(images: Sequence[int], threads: int, wave: int) -> tuple[list[list[int]], list[int]]:
-    """Waves of fewer clients, and those that train `wave` at a time; the largest first.
+    """Split clients into small waves that share all threads and the rest, which train `wave` at a time.
 
-    The largest clients are in small waves, as many of them as make the round shortest.
+    Returns:
+        The small waves and the rest, largest clients first. As many of the largest clients are in small waves
+        as make the round shortest.
     """
     order = sorted(range(len(images)), key=lambda client: (-images[client], client))
     sizes = [images[client] for client in order]
-    # In whole numbers, which round nowhere: where two plans take the same time, every machine takes the same.
+    # Whole numbers: where two plans take the same time, every machine chooses the same one.
     total = threads * wave
     pace = [round(1000 * (total / (total // size)) ** SPEEDUP) for size in range(1, wave + 1)]
-    best = [(0, 0)]  # of the largest clients in small waves: how long they take, and how many the last has
+    best = [(0, 0)]  # for the n largest clients in small waves: their time, and the size of the last wave
     for end in range(1, len(order) + 1):
         best.append(
             min(
@@ -69,7 +86,7 @@ def split_into_waves(images: Sequence[int], threads: int, wave: int) -> tuple[li
 
 
 def makespan(sizes: Sequence[int], wave: int) -> int:
-    """What the busiest of so many workers has to do if whoever is done takes the next client."""
+    """The time until `wave` workers have finished clients of these sizes, each idle one taking the next."""
     loads = [0] * wave
     for size in sizes:
         heapq.heapreplace(loads, loads[0] + size)

@@ -11,6 +11,7 @@ from fedssl.errors import ConfigError
 from fedssl.models.encoders import Encoder
 from fedssl.models.fit import fitted
 from fedssl.models.weights import Weights, find_weights
+from fedssl.normalisation import shortest
 from fedssl.state import State
 from fedssl.storage import load_tensors, save_tensors
 
@@ -39,9 +40,9 @@ def with_start_defaults(config: Config) -> Config:
     if Path(config.model.init).expanduser().exists():
         model["init"] = str(Path(config.model.init).expanduser().resolve())
     data = {
-        key: values[0]
+        key: shortest(values)
         for key, values in (("mean", weights.mean), ("std", weights.std))
-        if len(set(values)) == 1 and key not in config.data.model_fields_set
+        if values and key not in config.data.model_fields_set
     }
     return config.model_copy(
         update={
@@ -101,5 +102,5 @@ def _input_notes(config: Config, weights: Weights) -> list[str]:
     return [
         f"it was trained with {key}={list(expected)}, and gets {used}"
         for key, expected, used in asked
-        if set(expected) != {used}
+        if shortest(expected) != used
     ]

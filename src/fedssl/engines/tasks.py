@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from fedssl.state import Broadcast, Upload
+
+# What a client normalises by while it measures statistics of the model it was sent (see `recalibration`).
+Measure = Literal["", "by-batch", "by-statistics"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +22,22 @@ class Task:
     spare: bool = False  # its upload is needed only if another one fails to come
     threads: int = 0  # to train with; 0: as many as the process has
     turn: int = 0  # where several clients train at once, those of lower turns begin before
+    measure: Measure = ""  # in place of training
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a client is asked after it has trained: one exchange of secure aggregation."""
+
+    round: int
+    client: int
+    stage: str
+    data: bytes
 
 
 @dataclass
 class Outcome:
-    """An upload, or the reason why there is none."""
+    """An upload, or the reason why the client failed."""
 
     client: int
     upload: Upload | None = None
@@ -30,3 +45,4 @@ class Outcome:
     views: int = 0
     seconds: float = 0.0
     remembers: bool = False  # whether the client wrote a memory in this round
+    digest: str = ""  # of the upload as it came in, for the audit log

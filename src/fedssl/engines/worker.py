@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
 from fedssl.engines.live import LiveRun
 from fedssl.engines.runner import ClientRunner
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import FedsslError
 from fedssl.openmp import sleep_when_busy
 from fedssl.state import Broadcast
@@ -25,6 +27,7 @@ from fedssl.storage import load_tensors, save_tensors
 
 
 def main(folder: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends its workers
     # Answers go to the original standard output; whatever else prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -37,6 +40,7 @@ def main(folder: Path) -> None:
                 answer = {"error": str(error)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
+    shutil.rmtree(folder, ignore_errors=True)  # the main process was killed: it ends workers otherwise
 
 
 def set_up(folder: Path) -> ClientRunner:
@@ -62,6 +66,8 @@ def _copy(folder: Path, setup: dict[str, Any]) -> Federation:
 
 
 def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if "stage" in message:
+        return _exchange(runner, message, folder)
     models = [load_tensors(Path(file))[0] for file in message["models"]]
     task = Task(
         message["round"],
@@ -71,6 +77,15 @@ def work(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[st
         threads=message["threads"],
     )
     return _as_answer(runner.run(task), folder)
+
+
+def _exchange(runner: ClientRunner, message: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Answer for a client in secure aggregation."""
+    data = message["data"].encode()
+    answer = runner.answer(Question(message["round"], message["client"], message["stage"], data))
+    file = folder / f"answer-{answer.client}"
+    file.write_bytes(answer.data)
+    return {"failure": answer.failure, "file": str(file)}
 
 
 def _as_answer(outcome: Outcome, folder: Path) -> dict[str, Any]:
@@ -90,7 +105,7 @@ def _as_answer(outcome: Outcome, folder: Path) -> dict[str, Any]:
             "loss": upload.loss,
             "values": upload.values,
         }
-        save_tensors(file, upload.state, numbers, durable=False)
+        save_tensors(file, upload.state, numbers, durable=False, checked=False)
         answer["upload"] = str(file)
     return answer
 

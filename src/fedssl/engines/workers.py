@@ -8,12 +8,9 @@ Nothing is pickled, and a script that calls `fedssl.run` needs no `if __name__ =
 from __future__ import annotations
 
 import json
-import os
 import select
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,8 +22,10 @@ import numpy as np
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines.start import FILE
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import RunError
+from fedssl.locks import Scratch
+from fedssl.privacy.secure.server import Answer as SecureAnswer
 from fedssl.state import State, Upload
 from fedssl.storage import load_tensors, save_tensors, write_json
 
@@ -39,12 +38,8 @@ class Workers:
 
     def __init__(self, config: Config, federation: Federation, memories: Path, processes: int) -> None:
         self.config, self.memories = config, memories
-        shared_memory = Path("/dev/shm")
-        self.folder = Path(
-            tempfile.mkdtemp(
-                prefix="fedssl-", dir=shared_memory if os.access(shared_memory, os.W_OK) else None
-            )
-        )
+        self._scratch = Scratch(shared_memory=True)
+        self.folder = self._scratch.folder
         write_setup(self.folder, config, federation, memories)
         self.workers = [Worker(self.folder) for _ in range(processes)]
 
@@ -68,10 +63,21 @@ class Workers:
         finally:
             written.remove()
 
+    def ask(self, questions: Sequence[Question]) -> Iterator[SecureAnswer]:
+        """Clients keep their secrets on disk: any worker can answer for any of them."""
+        for first in range(0, len(questions), len(self.workers)):
+            asked = list(zip(self.workers, questions[first : first + len(self.workers)], strict=False))
+            for worker, question in asked:
+                worker.ask(question)
+            for worker, question in asked:
+                yield worker.heard(question)
+                if worker.process.poll() is not None:
+                    self.workers[self.workers.index(worker)] = Worker(self.folder)
+
     def close(self) -> None:
         for worker in self.workers:
             worker.end()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.close()
 
     def _hand_out(self, waiting: deque[tuple[int, Task]], written: _Broadcasts) -> None:
         while waiting and (idle := self._idle_for(waiting[0][1])):
@@ -103,7 +109,7 @@ class Workers:
 
 
 def write_setup(folder: Path, config: Config, federation: Federation, memories: Path) -> None:
-    """What a worker needs to begin. Images that lie in a memory-mapped cache are opened there."""
+    """Write what a worker needs to start. It opens images in a memory-mapped cache itself."""
     images = federation.train
     # So are those of workers that take turns: what they have differs from round to round.
     mapped = bool(federation.turns) or images.x.numel() > config.data.memory_mb * 2**20
@@ -153,11 +159,7 @@ class Worker:
             "models": broadcasts.files(task.broadcast.states),
             "values": task.broadcast.values,
         }
-        try:
-            self.tasks.write(json.dumps(message) + "\n")
-            self.tasks.flush()
-        except BrokenPipeError:
-            pass  # the worker is dead: `answer` finds that out and says so
+        self._send(message)
 
     def answer(self) -> tuple[int, Answer]:
         line = self.answers.readline()
@@ -168,6 +170,34 @@ class Worker:
         if "error" in answer:
             raise RunError(answer["error"])
         return self._finish(answer)
+
+    def ask(self, question: Question) -> None:
+        """Send one question of secure aggregation."""
+        asked = {"stage": question.stage, "data": question.data.decode()}
+        self._send({"round": question.round, "client": question.client, **asked})
+
+    def heard(self, question: Question) -> SecureAnswer:
+        """The answer to it."""
+        line = self.answers.readline()
+        if not line:
+            code = self.process.wait()
+            return SecureAnswer(question.client, failure=f"its worker process ended (exit code {code})")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RunError(answer["error"])
+        if answer["failure"]:
+            return SecureAnswer(question.client, failure=answer["failure"])
+        file = Path(answer["file"])
+        data = file.read_bytes()
+        file.unlink()
+        return SecureAnswer(question.client, data)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self.tasks.write(json.dumps(message) + "\n")
+            self.tasks.flush()
+        except BrokenPipeError:
+            pass  # the worker is dead: whoever reads its answer finds that out and says so
 
     def give_up(self, reason: str) -> tuple[int, Answer]:
         self.process.kill()
@@ -202,7 +232,7 @@ class _Broadcasts:
     def _file(self, model: State) -> Path:
         if id(model) not in self._written:
             file = self.folder / f"broadcast-{len(self._written)}.safetensors"
-            save_tensors(file, model, {}, durable=False)
+            save_tensors(file, model, {}, durable=False, checked=False)
             self._written[id(model)] = (model, file)
         return self._written[id(model)][1]
 

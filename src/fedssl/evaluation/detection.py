@@ -18,6 +18,7 @@ from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.protocol import Protocol
 from fedssl.evaluation.scene_sets import load
 from fedssl.evaluation.scenes import Scene, Scenes
+from fedssl.normalisation import Levels
 from fedssl.progress import bar
 from fedssl.rng import derive, torch_rng
 
@@ -62,8 +63,8 @@ class Tuning:
 
     config: DetectionConfig
     channels: int
-    mean: float
-    std: float
+    mean: Levels
+    std: Levels
     seed: int
     device: torch.device
 

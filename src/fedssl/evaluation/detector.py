@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedssl.errors import ConfigError
 from fedssl.models.resnet import ResNet
+from fedssl.normalisation import Levels, per_channel
 
 if TYPE_CHECKING:
     from fedssl.evaluation.options import DetectionConfig
@@ -109,7 +110,7 @@ class Pyramid(nn.Module):
 
 
 def build_detector(
-    encoder: nn.Module, scenes: Scenes, config: DetectionConfig, channels: int, mean: float, std: float
+    encoder: nn.Module, scenes: Scenes, config: DetectionConfig, channels: int, mean: Levels, std: Levels
 ) -> nn.Module:
     """Mask R-CNN on a copy of the encoder (Faster R-CNN where a set has no masks), fresh but for it.
 
@@ -126,8 +127,8 @@ def build_detector(
     common: dict[str, Any] = {
         "min_size": config.size or scenes.side,
         "max_size": config.max_size,
-        "image_mean": [mean] * channels,
-        "image_std": [std] * channels,
+        "image_mean": per_channel(mean, channels),
+        "image_std": per_channel(std, channels),
         "rpn_anchor_generator": _anchors([level.stride for level in levels]),
         "box_roi_pool": MultiScaleRoIAlign(names, output_size=7, sampling_ratio=2),
         "box_head": TwoMLPHead(width * 7**2, 4 * width),

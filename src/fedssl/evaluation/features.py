@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from fedssl.data.images import ImageSet
 from fedssl.data.views import plain
-from fedssl.errors import DataError
+from fedssl.errors import ConfigError, DataError
+from fedssl.normalisation import Levels
 
 if TYPE_CHECKING:
     from fedssl.progress import Progress
@@ -22,8 +23,8 @@ def extract(
     encoder: nn.Module,
     images: ImageSet,
     *,
-    mean: float,
-    std: float,
+    mean: Levels,
+    std: Levels,
     device: torch.device,
     progress: Progress | None = None,
 ) -> Tensor:
@@ -49,6 +50,22 @@ def extract(
             module.training = mode
     assert features is not None
     return features.clone()  # an inference tensor could not take part in autograd later
+
+
+class BeforePooling(nn.Module):
+    """An encoder's last feature map, flattened: 8,192 numbers in the code of L-DAWA's authors."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        if not hasattr(encoder, "forward_features"):
+            raise ConfigError(
+                f"probe.features=map: {type(encoder).__name__} has no feature map before pooling; use pooled"
+            )
+        self.encoder = encoder
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.encoder.forward_features(images)  # type: ignore[operator]
+        return features.flatten(1)
 
 
 def feature_std(features: Tensor) -> float:

@@ -1,7 +1,7 @@
 """The linear probe: multinomial logistic regression on frozen features.
 
 `fit` finds the one minimum of a convex function, so it has no learning rate, no epochs and no seed.
-`fit_epochs` is the form of the papers: so many epochs of Adam or SGD.
+`fit_epochs` follows the papers: a fixed number of epochs of Adam or SGD.
 """
 
 from __future__ import annotations

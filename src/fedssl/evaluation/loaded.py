@@ -13,6 +13,7 @@ from fedssl.config import Config, load
 from fedssl.data.federation import Federation
 from fedssl.data.images import ImageSet
 from fedssl.engines.live import ServerRun
+from fedssl.engines.recalibration import recalibrates
 from fedssl.errors import DataError, RunError
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
@@ -27,12 +28,14 @@ class LoadedRun:
     """A run with its images, its models and its last server state.
 
     Attributes:
+        directory: the run's folder.
         config: the run's config with the overrides of this evaluation.
         live: the run as it was trained.
         models: the encoders of the run.
         overrides: config keys of this evaluation.
     """
 
+    directory: RunDir
     config: Config
     live: ServerRun
     models: Models
@@ -94,4 +97,5 @@ def load_run(directory: RunDir, overrides: Mapping[str, Any]) -> LoadedRun:
     live = ServerRun(trained, directory.checkpoints)
     if live.round == 0:
         raise RunError(f"{directory.path} has no checkpoint yet: `fedssl resume {directory.path}`")
-    return LoadedRun(config, live, Models(live.runner), overrides)
+    recalibration = live.recalibration if recalibrates(config) else None
+    return LoadedRun(directory, config, live, Models(live.runner, recalibration), overrides)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import nn
 
+from fedssl.engines.recalibration import Recalibration
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.evaluation.probes import Prober, entry
@@ -39,8 +40,14 @@ class OwnedEncoder:
 class Models:
     """The encoders of a run. What it returns are copies, so that several can be used at once."""
 
-    def __init__(self, runner: ClientRunner) -> None:
-        self.runner = runner
+    def __init__(self, runner: ClientRunner, recalibration: Recalibration | None = None) -> None:
+        """Read encoders out of a runner.
+
+        Args:
+            runner: holds the model, and the clients' images where they are on this machine.
+            recalibration: measures fresh statistics of the encoders; None: they stay as they are.
+        """
+        self.runner, self.recalibration = runner, recalibration
         self.method = runner.config.method
         self.engine = runner.config.engine
         # Clients that keep their normalisation layers have no model in common, whatever the method.
@@ -70,6 +77,26 @@ class Models:
             else:
                 yield self.personal_encoder(server, memory_rounds, int(client))
 
+    @property
+    def kind_of_client(self) -> str:
+        """What `of_client` returns: a `global`, `cluster` or `personal` encoder."""
+        if self.one_for_all and not self.method.personalizes:
+            return "global"
+        return "personal" if self.method.evaluates == "global" else self.method.evaluates
+
+    def of_client(self, server: ServerState, memory_rounds: Mapping[int, int], client: int) -> OwnedEncoder:
+        """A copy of the encoder that a client uses: its own, its cluster's, or the global one.
+
+        Args:
+            server: the state of the server.
+            memory_rounds: for every client, the round that wrote its memory.
+            client: id of the client.
+        """
+        if self.kind_of_client == "global":
+            owner = "global" if self.engine.has_server else f"node {client}"
+            return self._global(server.seen_by(client).model, owner)
+        return self.personal_encoder(server, memory_rounds, client)
+
     def personal(
         self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
     ) -> nn.Module:
@@ -81,7 +108,10 @@ class Models:
     ) -> OwnedEncoder:
         """A copy of a client's own encoder, with its classifier."""
         model = self.load_client(server, memory_rounds, client, local_epochs)
-        return self._copy(self.method.personal_encoder(model), f"client {client}")
+        encoder = self._copy(self.method.personal_encoder(model), f"client {client}")
+        if self.recalibration is not None and len(self.runner.federation.parts[client]):
+            restore(encoder.module, self.runner.measured(client, encoder.module))
+        return encoder
 
     def load_client(
         self, server: ServerState, memory_rounds: Mapping[int, int], client: int, local_epochs: float = 0.0
@@ -167,12 +197,10 @@ class Models:
         found = []
         for encoder in self.encoders(server, memory_rounds, limit):
             network = nn.ModuleList([encoder.module, *filter(None, [encoder.classifier])])
-            digest = hashlib.blake2b()
-            for tensor in network.state_dict().values():
-                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-            if digest.hexdigest() not in known:
-                known[digest.hexdigest()] = measure(encoder)
-            found.append(known[digest.hexdigest()])
+            key = digest(network)
+            if key not in known:
+                known[key] = measure(encoder)
+            found.append(known[key])
         return found
 
     @property
@@ -182,8 +210,11 @@ class Models:
 
     def _global(self, state: State, owner: str) -> OwnedEncoder:
         """The encoder of a state; tensors that are not in it have their initial values."""
+        fresh: State = {}
+        if self.recalibration is not None and self.one_for_all and state:
+            fresh = self.recalibration.of(state)
         restore(self.runner.model, self.runner.initial)
-        restore(self.runner.model, state)
+        restore(self.runner.model, {**state, **fresh})
         return self._copy(self.runner.model.part("encoder"), owner)
 
     def _copy(self, encoder: nn.Module, owner: str) -> OwnedEncoder:
@@ -196,3 +227,11 @@ class Models:
             if isinstance(module, Model) and module.has("classifier") and module.part("encoder") is encoder:
                 return module.part("classifier")
         return None
+
+
+def digest(module: nn.Module) -> str:
+    """The same for modules with the same tensors."""
+    found = hashlib.blake2b()
+    for tensor in module.state_dict().values():
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

@@ -14,7 +14,18 @@ class ProbeConfig(Options):
     protocol: Literal["linear", "knn", "none"] = Field("linear", description="the final probe")
     limit: int = Field(0, ge=0, description="training images the probes use; 0: all")
     labels: float = Field(1.0, gt=0, le=1, description="share of the training labels that the probe may use")
-    clients: int = Field(10, ge=1, description="personal encoders: at most so many clients are probed")
+    recalibrate: bool | None = Field(
+        None,
+        description="measure BatchNorm's statistics of the global encoder at the clients before it is probed "
+        "or exported; none: where the aggregation rule scales weights",
+    )
+    features: Literal["pooled", "map"] = Field(
+        "pooled",
+        description="knn, linear: features as the encoder gives them, or its last feature map before pooling",
+    )
+    clients: int = Field(
+        10, ge=1, description="personal encoders: the largest number of clients that are probed"
+    )
     local_epochs: float = Field(
         0.0,
         ge=0,

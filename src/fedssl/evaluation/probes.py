@@ -13,7 +13,8 @@ from fedssl.data.images import ImageSet
 from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError
 from fedssl.evaluation import knn, linear
-from fedssl.evaluation.features import check_features, extract, feature_std
+from fedssl.evaluation.features import BeforePooling, check_features, extract, feature_std
+from fedssl.evaluation.linear import LinearProbe
 from fedssl.evaluation.options import ProbeConfig
 from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.subset import subset
@@ -53,8 +54,11 @@ class Prober:
     ) -> dict[str, Scores]:
         """`knn` and `linear` on the frozen encoder, and its own `classifier`, from the same features."""
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
+        pooled = test
+        if "classifier" in protocols and self.config.features != "pooled":
+            pooled = self.features(encoder, self.test, pooled=True)
         return {
-            protocol: self.score_classifier(classifier, test)
+            protocol: self.score_classifier(classifier, pooled)
             if protocol == "classifier"
             else self.from_features(train, test, protocol)
             for protocol in protocols
@@ -65,7 +69,10 @@ class Prober:
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
         return {"knn": self.from_features(train, test, "knn").accuracy, "feature_std": feature_std(test)}
 
-    def features(self, encoder: nn.Module, images: ImageSet) -> Tensor:
+    def features(self, encoder: nn.Module, images: ImageSet, pooled: bool = False) -> Tensor:
+        """What the probes read: by `probe.features` pooled, or the feature map before pooling."""
+        if self.config.features == "map" and not pooled:
+            encoder = BeforePooling(encoder)
         return extract(encoder, images, mean=self.data.mean, std=self.data.std, device=self.device)
 
     @torch.no_grad()
@@ -86,25 +93,30 @@ class Prober:
             predicted = knn.predict(
                 train, self.train.y, test, self.classes, k=config.neighbours, temperature=config.temperature
             )
-        elif config.form == "fast":
+        else:
+            predicted = self.linear_probe(train).predict(test)
+        return score(predicted, self.test.y, self.test.classes)
+
+    def linear_probe(self, train: Tensor) -> LinearProbe:
+        """The linear classifier that `probe.form` asks for, fitted to features of the training images."""
+        assert self.train.y is not None
+        config = self.config
+        if config.form == "fast":
             fitted = linear.fit(train, self.train.y, self.classes, l2=config.l2)
             if not fitted.converged:
                 warnings.warn(f"the linear probe did not converge at probe.l2={config.l2}", stacklevel=2)
-            predicted = fitted.predict(test)
-        else:
-            probe = linear.fit_epochs(
-                train,
-                self.train.y,
-                self.classes,
-                epochs=config.epochs,
-                batch_size=config.batch_size,
-                lr=config.lr,
-                optimizer=config.optimizer,
-                milestones=config.milestones,
-                rng=torch_rng(self.seed, "linear probe"),
-            )
-            predicted = probe.predict(test)
-        return score(predicted, self.test.y, self.test.classes)
+            return fitted
+        return linear.fit_epochs(
+            train,
+            self.train.y,
+            self.classes,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            lr=config.lr,
+            optimizer=config.optimizer,
+            milestones=config.milestones,
+            rng=torch_rng(self.seed, "linear probe"),
+        )
 
 
 def make_prober(

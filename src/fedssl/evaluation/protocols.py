@@ -13,6 +13,7 @@ from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.probes import Prober, entry
 from fedssl.evaluation.protocol import Protocol
+from fedssl.evaluation.scene_sets import near
 from fedssl.evaluation.scores import Scores, mean_scores
 from fedssl.evaluation.semi import fine_tune
 from fedssl.evaluation.subset import subset
@@ -45,10 +46,10 @@ class Transfer(Protocol):
         if run.config.data == run.trained.data:
             raise ConfigError("transfer needs another data set: data.name=… (and data.root=…)")
         images = run.federation.train
-        fitted = {"data.size": images.size[0], "data.channels": images.channels}
-        other = load(
-            None, {key: value for key, value in run.overrides.items() if key.startswith("data.")} | fitted
-        )
+        keys = {key: value for key, value in run.overrides.items() if key.startswith("data.")}
+        if keys.get("data.root"):  # a bare name: beside the images of the run
+            keys["data.root"] = str(near(str(keys["data.root"]), run.trained.data.root))
+        other = load(None, keys | {"data.size": images.size[0], "data.channels": images.channels})
         train, test = sets.load(other.data, run.config.seed)
         prober = run.prober(train, test)
         found = run.models.probe(prober, ["linear"], run.server, run.memory_rounds, run.config.probe.clients)[

@@ -113,26 +113,26 @@ def _read_npz(path: Path) -> Scenes:
 
 
 def _npz_file(config: DetectionConfig, beside: str) -> Path:
-    path = _near(config.root, beside)
+    path = near(config.root, beside)
     if not config.root or not path.is_file():
-        raise DataError(f"npz needs a file, and detection.root={config.root!r} is none")
+        raise DataError(f"npz needs a file: detection.root={config.root!r} does not exist or is a folder")
     return path
 
 
 def _folder(config: DetectionConfig, beside: str) -> Path:
-    path = _near(config.root, beside)
+    path = near(config.root, beside)
     if not config.root or not path.is_dir():
         raise DataError(
-            f"detection.data={config.data} needs a folder, and detection.root={config.root!r} is none"
+            f"detection.data={config.data} needs a folder: detection.root={config.root!r} is not one"
         )
     return path
 
 
-def _near(root: str, beside: str) -> Path:
+def near(root: str, beside: str) -> Path:
     """The path itself; a bare name that is not here is looked for where other images lie."""
-    path, near = Path(root).expanduser(), Path(beside).expanduser()
+    path, other = Path(root).expanduser(), Path(beside).expanduser()
     if root and beside and path.name == root and not path.exists():
-        for folder in (near, near.parent):
+        for folder in (other, other.parent):
             if (folder / root).exists():
                 return folder / root
     return path

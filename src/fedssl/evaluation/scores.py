@@ -43,7 +43,7 @@ def score(predicted: Tensor, truth: Tensor, classes: tuple[str, ...]) -> Scores:
     for what, values in (("prediction", predicted), ("label", truth)):
         if int(values.min()) < 0 or int(values.max()) >= number:
             worst = int(values.max()) if int(values.max()) >= number else int(values.min())
-            raise DataError(f"{what} {worst} is none of the {number} classes (0 to {number - 1})")
+            raise DataError(f"{what} {worst} is outside the {number} classes (0 to {number - 1})")
     confusion = torch.bincount(truth * number + predicted, minlength=number**2).view(number, number).double()
     right, true, claimed = confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0)
     precision, recall = _ratio(right, claimed), _ratio(right, true)

@@ -16,6 +16,7 @@ from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.features import check_features, extract
 from fedssl.evaluation.scores import Scores, score
 from fedssl.models.heads import mlp
+from fedssl.normalisation import Levels
 from fedssl.rng import derive, torch_rng
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def fine_tune(
     batch_size: int = 128,
     lr: float = 1e-3,
     augment: Augment | None,
-    mean: float,
-    std: float,
+    mean: Levels,
+    std: Levels,
     seed: int,
     device: torch.device,
     progress: Progress | None = None,

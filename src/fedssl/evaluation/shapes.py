@@ -1,7 +1,7 @@
 """Pictures of circles, squares and triangles with their exact masks, in COCO's format.
 
-What an object is lies in its outline alone: colour, size, angle and place are random, objects hide each
-other, and background and objects are noisy.
+Only the outline tells the class of an object: colour, size, angle and position are random, objects overlap,
+and background and objects are noisy.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.errors import RunError
+from fedssl.errors import ConfigError, RunError
 from fedssl.evaluation import linear
 from fedssl.evaluation.linear import LinearProbe
 from fedssl.evaluation.options import ProbeConfig
@@ -23,11 +23,15 @@ def score_tuned(prober: Prober, encoder: Tuned) -> Scores:
     """Features once from the frozen part; then the tuned part and a linear classifier on them, together.
 
     Both are trained as `probe.form=epochs` trains a classifier. With `probe.form=fast` the classifier is then
-    fitted anew to convergence, so that it is the same as that of encoders with nothing to tune.
+    fitted again to convergence, as it is for encoders that are not tuned.
     """
     assert prober.train.y is not None
     assert prober.test.y is not None
     config, rng = prober.config, torch_rng(prober.seed, "tuned probe")
+    if config.features != "pooled":
+        raise ConfigError(
+            f"probe.features={config.features}: this personal encoder is tuned on pooled features"
+        )
     train, test = (prober.features(encoder.frozen, images) for images in (prober.train, prober.test))
     tuned, probe = fit_tuned(encoder.tuned, train, prober.train.y, prober.classes, config, rng, prober.device)
     personal_train, personal_test = (_features(tuned, frozen, prober.device) for frozen in (train, test))

@@ -22,7 +22,7 @@ from fedssl.models.options import ModelConfig
 
 
 class APFL(Method):
-    """FedAvg, and beside it a personal model that is trained within a mixture of the two.
+    """FedAvg and a personal model, which is trained as part of a mixture of the two.
 
     ẑ¹ = α·z_g¹ + (1−α)·z² and ẑ² = α·z_g² + (1−α)·z¹, where z_g takes no gradient: the global copy
     learns from its own loss. Personal features are mixed in the same proportion.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,22 +14,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Boundary:
-    """The tensors of a run by where they are: the only place that knows of private normalisation layers.
+    """The tensors of a run by where they are: the only place that knows of private normalisation layers
+    and of frozen tensors.
 
     Attributes:
         travels: what a method shares, without private normalisation layers.
         stays: what a method keeps, with private normalisation layers.
         private_norm: tensors of normalisation layers that a method shares but that stay on the client.
+        frozen: tensors that never change, which neither travel nor are stored.
     """
 
     travels: list[str]
     stays: list[str]
     private_norm: list[str]
+    frozen: list[str]
 
     @classmethod
     def of(cls, method: Method, model: Model) -> Boundary:
         """The boundary of a method's clients. Normalisation layers are found by module type."""
-        shares, keeps = method.shares(model), method.keeps(model)
+        sources = model.sources() if model.frozen else {}
+        frozen = [name for name in model.state_dict() if _first_source(name, sources) in model.frozen]
+        still = set(frozen)
+        shares = [name for name in method.shares(model) if name not in still]
+        keeps = [name for name in method.keeps(model) if name not in still]
         shared = set(shares) if method.private_norm else set()
         norm = [name for name in model.normalisation_names() if name in shared]
         private = set(norm)
@@ -36,4 +44,12 @@ class Boundary:
             travels=[name for name in shares if name not in private],
             stays=list(dict.fromkeys([*keeps, *norm])),
             private_norm=norm,
+            frozen=frozen,
         )
+
+
+def _first_source(name: str, sources: Mapping[str, str]) -> str:
+    """The tensor that this one is a copy of, or a copy of a copy (a target's); else the tensor itself."""
+    while name in sources:
+        name = sources[name]
+    return name

@@ -54,7 +54,7 @@ class Clusters(Aggregate):
 
 
 class FirstClusters(Clusters):
-    """The first round, whose C models are equal, so that no client can prefer one: the server deals.
+    """The first round with C equal models, none of which a client can prefer: the server assigns clusters.
 
     What clients changed, statistics included, is clustered by its direction (Ward's method). Clusters are
     numbered by their lowest client id; nothing random, and no order of arrival, is in it.

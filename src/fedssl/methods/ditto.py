@@ -19,7 +19,7 @@ from fedssl.models.options import ModelConfig
 
 
 class Ditto(Method):
-    """FedAvg, and beside it a personal model that is pulled towards the client's trained global one."""
+    """FedAvg and a personal model, which is pulled towards the client's trained global model."""
 
     effort: ClassVar[float] = 2.0
 

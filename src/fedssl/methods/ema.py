@@ -21,7 +21,7 @@ class OwnModel(Method):
     divergence: Literal["paper", "reference-code"] = Field(
         "paper",
         description="paper: ‖W_g − W_k‖ over all encoder parameters; reference-code: mean norm of the change "
-        "of convolution weights in the client's own training, as the authors' code has it",
+        "of convolutions (without shortcuts) in the client's own training, as in the authors' code",
     )
 
     def keeps(self, model: Model) -> list[str]:
@@ -73,10 +73,15 @@ def start_mixed(
 
 
 def convolutions(model: Model) -> list[str]:
-    """Weights of the encoder's convolutions, found by module type."""
+    """Weights of the encoder's convolutions that the authors' code measures.
+
+    It looks for `conv` in the names of parameters. In a ResNet that leaves the shortcuts out
+    (`downsample.0`). An encoder that names no convolution so is measured by all of them.
+    """
     encoder = model.part("encoder")
     paths = [path for path, module in encoder.named_modules() if isinstance(module, nn.Conv2d)]
-    return [f"encoder.{path}.weight" for path in paths]
+    named = [path for path in paths if "conv" in path]
+    return [f"encoder.{path}.weight" for path in named or paths]
 
 
 def mean_change(before: State, after: State) -> float:

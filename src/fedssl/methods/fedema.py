@@ -43,7 +43,7 @@ class FedEMA(OwnModel):
             (PREDICTOR, 0.0 if self.apply_to == "encoder" else mu),
         )
         start_mixed(client, broadcast.model, memory, rates)
-        return {"mu": mu, "lambda": scaler, "divergence_before": apart}
+        return {"mu": mu, "mu_capped": float(mu == 1.0), "lambda": scaler, "divergence_before": apart}
 
     def train(self, client: Client) -> Training:
         training = super().train(client)

@@ -4,9 +4,9 @@ distributed system)."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from pydantic import Field
@@ -31,6 +31,8 @@ from fedssl.models.options import ModelConfig
 from fedssl.models.tuned import Tuned
 from fedssl.objectives.target import Target
 from fedssl.state import Broadcast, State
+
+DIVERGED = 3.0  # ‖G‖/‖h_c‖; about 1 where training goes well
 
 
 class FedStyle(Method):
@@ -100,15 +102,34 @@ class FedStyle(Method):
         """Algorithm 3; with λ = 0 it is FedAvg."""
         if not self.infusion:
             return train_locally(client)
-        generator = list(client.model.part("generator").parameters())
-        return train_locally(
+        generator, norms = list(client.model.part("generator").parameters()), Norms()
+        training = train_locally(
             client,
-            loss=self.infused_loss(client),
+            loss=self.infused_loss(client, norms),
             parameters=[*client.objective.trained(client.model), *generator],
         )
+        return replace(training, values={"generator_ratio": norms.ratio()})
 
-    def infused_loss(self, client: Client) -> Loss:
-        """The objective on two views, + λ times the same on their features infused with the style (Eq. 3)."""
+    def warning(self, line: Mapping[str, Any]) -> str:
+        """The generator is not normalised and may diverge: its output then drowns the content features."""
+        ratios = {row["client"]: row.get("generator_ratio", 0.0) for row in line["clients"]}
+        diverged = [f"client {client} ({ratio:.3g})" for client, ratio in ratios.items() if ratio > DIVERGED]
+        if not diverged:
+            return ""
+        more = f" and {len(diverged) - 3} more" if len(diverged) > 3 else ""
+        return (
+            f"warning: round {line['round']}: the generator diverges: ‖G‖/‖h_c‖ exceeds {DIVERGED:g} at "
+            f"{', '.join(diverged[:3])}{more}; try plain SGD (train.momentum=0), a smaller train.lr or "
+            "method.infusion"
+        )
+
+    def infused_loss(self, client: Client, norms: Norms | None = None) -> Loss:
+        """The objective on two views, + λ times the same on their features infused with the style (Eq. 3).
+
+        Args:
+            client: the client; its style encoder is frozen.
+            norms: collects the lengths of content features and of what the generator makes of them.
+        """
         model, objective = client.model, client.objective
         generator, heads = model.part("generator"), infuse_heads(model)
         styles = style_features(
@@ -125,6 +146,8 @@ class FedStyle(Method):
                 generator(torch.cat((first, style), dim=1)),
                 generator(torch.cat((second, outlines), dim=1)),
             ]
+            if norms is not None:
+                norms.add(infused, (first, second))
             return content_loss + self.infusion * objective.loss(heads, infused, batch.labels, batch.rng)
 
         return loss
@@ -132,6 +155,22 @@ class FedStyle(Method):
     @property
     def _contrast(self) -> StyleContrast:
         return StyleContrast(temperature=self.temperature)
+
+
+class Norms:
+    """Lengths of generated and of content features, summed over the steps of a round."""
+
+    def __init__(self) -> None:
+        self.generated = self.content = torch.zeros(())
+
+    @torch.no_grad()
+    def add(self, generated: Sequence[Tensor], content: Sequence[Tensor]) -> None:
+        self.generated = self.generated + torch.cat(list(generated)).float().norm(dim=1).sum()
+        self.content = self.content + torch.cat(list(content)).float().norm(dim=1).sum()
+
+    def ratio(self) -> float:
+        """‖G‖/‖h_c‖, of their means over rows."""
+        return float(self.generated / self.content)
 
 
 def features_of_both(online: list[Tensor], target: list[Tensor], images: int) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from fedssl.methods.client import Client
 from fedssl.methods.ema import OwnModel, start_from_global, start_mixed
-from fedssl.methods.method import PREDICTOR
-from fedssl.state import Broadcast, State
+from fedssl.methods.method import PREDICTOR, Aggregate, ServerTools
+from fedssl.state import Broadcast, ServerState, State, Upload
+
+THRESHOLD = "threshold"  # among the numbers that the server keeps and sends
 
 
 class FedU(OwnModel):
@@ -25,6 +29,17 @@ class FedU(OwnModel):
         "what FedU's threshold was published for), or ‖W_g − W_k‖ over all encoder parameters (paper)",
     )
     threshold: float = Field(0.4, ge=0, description="a client further away than this keeps its own predictor")
+    quantile: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="in place of threshold, without a unit: predictors are replaced up to this quantile of "
+        "the divergences that the server saw in the round before; none: threshold",
+    )
+
+    def broadcast(self, server: ServerState, client: int, round: int) -> Broadcast:
+        known = {name: value for name, value in server.values.items() if name == THRESHOLD}
+        return replace(super().broadcast(server, client, round), values=known)
 
     def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
         received = broadcast.model
@@ -32,7 +47,43 @@ class FedU(OwnModel):
             start_from_global(client, received, memory)
             return {}
         apart = self.measure(client, received, memory)
-        close = apart < self.threshold
+        close = self._is_close(apart, broadcast.values.get(THRESHOLD))
         head = PREDICTOR if client.model.has("predictor") else ("projector",)
         start_mixed(client, received, memory, [(head, 0.0 if close else 1.0)])
         return {"divergence_before": apart, "predictor_replaced": float(close)}
+
+    def _is_close(self, apart: float, quantile: float | None) -> bool:
+        """Below the threshold, or within the quantile; replaced as long as the server has seen nothing."""
+        if self.quantile is None:
+            return apart < self.threshold
+        return quantile is None or apart <= quantile
+
+    def aggregate(self, server: ServerState, round: int, tools: ServerTools) -> Aggregate:
+        if self.quantile is None:
+            return super().aggregate(server, round, tools)
+        return QuantileAggregate(server, round, tools, self.quantile)
+
+
+class QuantileAggregate(Aggregate):
+    """Turns the divergences of a round into the next round's threshold.
+
+    Those of earlier rounds do not count: divergence falls with the learning rate, so that in the end all of
+    a round would be below any quantile of all rounds.
+    """
+
+    def __init__(self, server: ServerState, round: int, tools: ServerTools, quantile: float) -> None:
+        super().__init__(server, round, tools)
+        self.quantile = quantile
+        self.seen: list[float] = []
+
+    def add(self, upload: Upload) -> dict[str, Any]:
+        if "divergence_before" in upload.values:
+            self.seen.append(upload.values["divergence_before"])
+        return super().add(upload)
+
+    def finish(self) -> ServerState:
+        server = super().finish()
+        if not self.seen:
+            return server
+        threshold = float(np.quantile(self.seen, self.quantile))
+        return replace(server, values={**server.values, THRESHOLD: threshold})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -84,6 +84,15 @@ class Method(Choice):
         """A client's own encoder, once its model has been received."""
         return model.part("encoder")
 
+    @property
+    def personalizes(self) -> bool:
+        """Whether clients have encoders of their own, beside the result for all."""
+        return type(self).personal_encoder is not Method.personal_encoder
+
+    def warning(self, line: Mapping[str, Any]) -> str:
+        """What a user should know about the numbers of a round, a line of metrics.jsonl; empty: nothing."""
+        return ""
+
     # --- what leaves a client, and what it keeps ---------------------------------------------
 
     def shares(self, model: Model) -> list[str]:
@@ -96,8 +105,13 @@ class Method(Choice):
         derived = set(model.names(Role.DERIVED))
         return [name for name in model.state_dict() if name not in shared and name not in derived]
 
-    def first_server(self, shared: State) -> ServerState:
-        """The server before round 1, given the initial values of the shared tensors."""
+    def first_server(self, shared: State, another: Callable[[int], State]) -> ServerState:
+        """The server before round 1.
+
+        Args:
+            shared: the initial values of the shared tensors.
+            another: returns those of another random initialization, by its number, from 1.
+        """
         return ServerState(shared)
 
     # --- the four steps ----------------------------------------------------------------------

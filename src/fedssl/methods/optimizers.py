@@ -25,9 +25,15 @@ class Optimizer:
         config: TrainConfig,
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
+        scales: list[float] | None = None,
     ) -> None:
+        """`scales` multiply the learning rate of each parameter; None: all have the same."""
         self.parameters, self.config, self.lr, self.betas = parameters, config, lr, betas
         count = len(parameters)
+        each = scales or [1.0] * count
+        self._groups = {
+            scale: [index for index in range(count) if each[index] == scale] for scale in dict.fromkeys(each)
+        }
         self._momenta: list[Tensor | None] = [None] * count
         self._averages = [torch.zeros_like(p) for p in parameters] if config.optimizer != "sgd" else []
         self._squares = [torch.zeros_like(p) for p in parameters] if config.optimizer != "sgd" else []
@@ -39,15 +45,15 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        moved = [index for index, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        parameters: list[Tensor] = [self.parameters[index] for index in moved]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if self.config.optimizer == "sgd":
-            self._sgd(moved, parameters, gradients)
-        else:
-            self._adam(moved, parameters, gradients)
+        for scale, group in self._groups.items():
+            moved = [index for index in group if self.parameters[index].grad is not None]
+            parameters: list[Tensor] = [self.parameters[index] for index in moved]
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            update = self._sgd if self.config.optimizer == "sgd" else self._adam
+            if moved:
+                update(moved, parameters, gradients, scale * self.lr)
 
-    def _sgd(self, moved: list[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def _sgd(self, moved: list[int], parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
         momenta = [self._momenta[index] for index in moved]
         sgd(
             parameters,
@@ -56,7 +62,7 @@ class Optimizer:
             foreach=True,
             weight_decay=self.config.weight_decay,
             momentum=self.config.momentum,
-            lr=self.lr,
+            lr=lr,
             dampening=0.0,
             nesterov=False,
             maximize=False,
@@ -64,7 +70,7 @@ class Optimizer:
         for index, momentum in zip(moved, momenta, strict=True):
             self._momenta[index] = momentum
 
-    def _adam(self, moved: list[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+    def _adam(self, moved: list[int], parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
         update = adam if self.config.optimizer == "adam" else adamw
         update(
             parameters,
@@ -77,7 +83,7 @@ class Optimizer:
             amsgrad=False,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            lr=self.lr,
+            lr=lr,
             weight_decay=self.config.weight_decay,
             eps=1e-8,
             maximize=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,8 +17,25 @@ class TrainConfig(Options):
     momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
     weight_decay: float = Field(5e-4, ge=0, description="L2 penalty on all trained parameters")
     schedule: Literal["cosine", "constant", "step"] = Field(
-        "cosine", description="learning rate over rounds; step: ×0.1 at 60 % and 80 %"
+        "cosine",
+        description="learning rate: cosine over rounds; step: ×gamma at milestones, also within rounds",
     )
+    freeze: int = Field(
+        0,
+        ge=0,
+        description="first stages of the encoder that stay as they are: 1 is the stem (or embedding), 2 the "
+        "first stage (or block) too",
+    )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="the learning rate of a block of the encoder is so many times the next one's",
+    )
+    milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
+        (0.6, 0.8), description="step: shares of all local epochs after which the rate is multiplied by gamma"
+    )
+    gamma: float = Field(0.1, gt=0, le=1, description="step: factor of the rate at every milestone")
     clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no limit")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",

@@ -21,7 +21,7 @@ from fedssl.state import ServerState
 
 
 class PaDPaFDitto(Turns):
-    """All of the model is federated; beside it each client has one of its own, pulled towards the global.
+    """The whole model is federated; each client also has a personal one, pulled towards the global model.
 
     It trains as `padpaf` does: the same turns, rates and server. Buffers stay local there and here.
     """

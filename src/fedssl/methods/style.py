@@ -15,6 +15,7 @@ from fedssl.data.views import CPU, Views, plain
 from fedssl.models.heads import build_projector
 from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
+from fedssl.normalisation import by_channel
 from fedssl.objectives.losses import full_precision
 from fedssl.objectives.objective import Objective
 
@@ -28,7 +29,7 @@ def sobel(images: Tensor) -> Tensor:
     Beyond its edge an image goes on as it ends, so that the edge itself is no outline.
     """
     channels = images.shape[3]
-    weights = torch.tensor(LUMA if channels == 3 else (1.0,), device=images.device)
+    weights = torch.tensor(LUMA if channels == 3 else (1 / channels,) * channels, device=images.device)
     grey = F.pad(images.float() @ weights, (1, 1, 1, 1), mode="replicate")
     # Each gradient is a difference along one side of what is smoothed by (1, 2, 1) along the other.
     down, along = grey[:, :-2] + grey[:, 2:], grey[:, :, :-2] + grey[:, :, 2:]
@@ -50,7 +51,9 @@ class StyleViews(Views):
         self, images: Tensor, rng: torch.Generator | None = None, device: torch.device = CPU
     ) -> list[Tensor]:
         images = images.to(device)
-        return [plain(images, self.mean, self.std), sobel(images).sub_(self.mean).div_(self.std)]
+        outlines = sobel(images)
+        outlines.sub_(by_channel(self.mean, outlines)).div_(by_channel(self.std, outlines))
+        return [plain(images, self.mean, self.std), outlines]
 
 
 class StyleContrast(Objective):

@@ -15,6 +15,7 @@ from fedssl.methods.compiling import compile_encoders
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
+from fedssl.models.stages import depth_scales
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,23 @@ def train_locally(
     model, objective, config = model or client.model, client.objective, client.config
     loss_of = loss or objective_loss(client, model)
     trained = objective.trained(model) if parameters is None else parameters
-    optimizer = Optimizer(trained, config, learning_rate(config, client.round, client.rounds))
+    optimizer = Optimizer(
+        trained,
+        config,
+        learning_rate(config, client.round, client.rounds),
+        scales=rate_scales(model, trained, config.layer_decay),
+    )
     order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
     model.train()
+    objective.before_round(model)
     total = torch.zeros((), device=client.device)
     steps = views_made = 0
+    epochs = epochs or config.epochs
+    planned = count_steps(len(client.images), config.batch_size, epochs)
     with compile_encoders(model) if config.compile else nullcontext():
-        chosen = batches(len(client.images), config.batch_size, epochs or config.epochs, order)
+        chosen = batches(len(client.images), config.batch_size, epochs, order)
         for batch in prepare_batches(client, chosen, draws):
+            optimizer.lr = learning_rate(config, client.round, client.rounds, steps / planned)
             with autocast(client.device, config.precision):
                 value = loss_of(batch)
             optimizer.zero_grad()
@@ -84,6 +94,15 @@ def train_locally(
     if not math.isfinite(mean):
         raise ClientFailure(f"loss is {mean} after {steps} steps")
     return Training(mean, steps, views_made)
+
+
+def rate_scales(model: nn.Module, trained: list[nn.Parameter], decay: float) -> list[float] | None:
+    """What each parameter's learning rate is multiplied by; None where all have the same."""
+    if decay == 1:
+        return None
+    scales = depth_scales(model, decay)
+    known = {id(parameter): scales[name] for name, parameter in model.named_parameters()}
+    return [known.get(id(parameter), 1.0) for parameter in trained]
 
 
 def prepare_batches(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
@@ -103,8 +122,7 @@ def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -
     """
     size = min(batch_size, images)
     per_epoch = images // size
-    steps = max(1, round(epochs * per_epoch))
-    for step in range(steps):
+    for step in range(count_steps(images, batch_size, epochs)):
         if step % per_epoch == 0:
             order = torch.randperm(images, generator=rng)
         begin = (step % per_epoch) * size
@@ -112,13 +130,27 @@ def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -
         yield positions if size > 1 else positions.repeat(2)
 
 
-def learning_rate(config: TrainConfig, round: int, rounds: int) -> float:
-    """The learning rate of a round (rounds count from 1)."""
-    progress = (round - 1) / rounds
+def count_steps(images: int, batch_size: int, epochs: float) -> int:
+    """The number of batches in so many epochs; at least one."""
+    return max(1, round(epochs * (images // min(batch_size, images))))
+
+
+def learning_rate(config: TrainConfig, round: int, rounds: int, done: float = 0.0) -> float:
+    """The learning rate of a step.
+
+    Args:
+        config: names the schedule.
+        round: number of the round, from 1.
+        rounds: number of rounds of the run.
+        done: share of the round's local epochs before this step. Only `step` uses it: it counts local
+            epochs, not rounds, so that the rate does not depend on how often clients communicate.
+    """
     if config.schedule == "cosine":
-        return config.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        return config.lr * 0.5 * (1 + math.cos(math.pi * ((round - 1) / rounds)))
     if config.schedule == "step":
-        return config.lr * (0.01 if progress >= 0.8 else 0.1 if progress >= 0.6 else 1.0)
+        progress = (round - 1 + done) / rounds + 1e-9  # rounding must not delay a milestone
+        passed = sum(progress >= milestone for milestone in config.milestones)
+        return config.lr * config.gamma**passed
     return config.lr
 
 

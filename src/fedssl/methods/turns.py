@@ -20,6 +20,7 @@ from fedssl.methods.training import (
     Training,
     autocast,
     batches,
+    count_steps,
     learning_rate,
     objective_loss,
     train_locally,
@@ -108,7 +109,10 @@ class Turns(Method):
                 loss = objective.generator_loss(model, config.batch_size, labels, draws)
             return step(loss, slow, generator)
 
+        planned = count_steps(len(client.images), config.batch_size, epochs)
         for positions in batches(len(client.images), config.batch_size, epochs, order):
+            rate = learning_rate(config, client.round, client.rounds, steps / planned)
+            slow.lr, fast.lr = rate, rate * self.discriminator_rate
             images, labels = client.images.batch(positions)
             images = client.views(images, draws, client.device)[0]
             labels = None if labels is None else labels.to(client.device)

@@ -12,4 +12,5 @@ ENCODERS = Registry(
         "vit_tiny": "fedssl.models.encoders:vit_tiny",
         "vit_small": "fedssl.models.encoders:vit_small",
     },
+    parameters=("config", "size", "channels"),
 )

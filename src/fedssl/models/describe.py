@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fedssl.models.rebuild import rebuild as rebuild
+from fedssl.normalisation import Levels, per_channel
 
 if TYPE_CHECKING:
     from fedssl.models.encoders import Encoder
@@ -34,8 +35,25 @@ def describe(
 
 
 def describe_with_input(
-    encoder: Encoder, mean: float, std: float, size: tuple[int, int], channels: int
+    encoder: Encoder,
+    mean: Levels,
+    std: Levels,
+    size: tuple[int, int],
+    channels: int,
+    resize: str = "squash",
 ) -> dict[str, Any]:
-    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std."""
-    given = {"size": list(size), "channels": channels, "mean": [mean] * channels, "std": [std] * channels}
+    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std.
+
+    `resize` says how images that are not square come to that size: "squash" or "crop".
+    """
+    given = {
+        "size": list(size),
+        "channels": channels,
+        "order": {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"),
+        "mean": per_channel(mean, channels),
+        "std": per_channel(std, channels),
+        "interpolation": "bilinear",
+        "antialias": True,
+        "resize": resize,
+    }
     return {**encoder.description, "input": given}

@@ -16,6 +16,7 @@ from torch import nn
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.models import ENCODERS
 from fedssl.models.describe import describe, rebuild
+from fedssl.models.norms import replace_batch_norm
 from fedssl.models.options import ModelConfig
 from fedssl.models.pointwise import replace_narrow_strides
 from fedssl.models.resnet import Basic, Bottleneck, ResNet
@@ -34,6 +35,16 @@ class Encoder:
 
 def build_encoder(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
     """The encoder that `model.encoder` names, for images of this height, width and depth."""
+    encoder = _named(config, size, channels)
+    if config.norm == "batch":
+        return encoder
+    changes = replace_batch_norm(encoder.module, config.encoder)
+    description = {**encoder.description, "changes": [*encoder.description.get("changes", []), *changes]}
+    return Encoder(encoder.module, encoder.features, description)
+
+
+def _named(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
+    """The encoder with its own normalisation layers."""
     name = config.encoder
     if name.startswith("timm:"):
         return from_timm(config, size, channels)

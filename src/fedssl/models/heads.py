@@ -2,7 +2,9 @@
 
 All objectives share one shape, that of FedEMA's experiments: Linear-BN-ReLU-Linear (4096 and 2048 wide at the
 papers' scale; `model.projector_*` here). So Barlow Twins has two layers instead of its three, SimSiam
-no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer.
+no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer,
+and so have all with `model.projector=linear`, as in the code of L-DAWA's authors.
+`model.projector_norm=none` is the projector of FedStyle, without BatchNorm.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from fedssl.models.model import Model
+from fedssl.models.norms import group_norm
 from fedssl.models.options import ModelConfig
 
 
-def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again."""
+def mlp(inputs: int, hidden: int, outputs: int, norm: str = "batch") -> nn.Sequential:
+    """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again.
+
+    With `norm="group"` group normalisation, which has a bias of its own, takes BatchNorm's place.
+    """
     return nn.Sequential(
         nn.Linear(inputs, hidden, bias=False),
-        nn.BatchNorm1d(hidden),
+        nn.BatchNorm1d(hidden) if norm == "batch" else group_norm(hidden),
         nn.ReLU(inplace=True),
         nn.Linear(hidden, outputs),
     )
@@ -25,12 +31,19 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 def build_projector(features: int, config: ModelConfig) -> nn.Module:
     """From features to the space of the loss."""
-    return mlp(features, config.projector_hidden, config.projector_out)
+    if config.projector == "linear":
+        return nn.Linear(features, config.projector_out)
+    if config.projector_norm == "none":
+        hidden = nn.Linear(features, config.projector_hidden)
+        return nn.Sequential(
+            hidden, nn.ReLU(inplace=True), nn.Linear(hidden.out_features, config.projector_out)
+        )
+    return mlp(features, config.projector_hidden, config.projector_out, config.norm)
 
 
 def build_predictor(config: ModelConfig) -> nn.Module:
     """From one view's projection to the other's."""
-    return mlp(config.projector_out, config.predictor_hidden, config.projector_out)
+    return mlp(config.projector_out, config.predictor_hidden, config.projector_out, config.norm)
 
 
 def project(model: Model, images: Tensor) -> Tensor:

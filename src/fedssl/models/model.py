@@ -24,16 +24,16 @@ def is_normalisation(module: nn.Module) -> bool:
 
 
 class Role(Enum):
-    """Where a part of the model lives."""
+    """Where the tensors of a part are kept."""
 
     SHARED = "shared"  # may leave the client
     PRIVATE = "private"  # stays with the client from round to round
-    DERIVED = "derived"  # computed anew from the rest; neither sent nor stored
+    DERIVED = "derived"  # recomputed from the rest; neither sent nor stored
 
 
 @dataclass(frozen=True)
 class Part:
-    """One top-level module of a model, and where it lives."""
+    """One top-level module of a model, and its role."""
 
     module: nn.Module
     role: Role = Role.SHARED
@@ -50,6 +50,7 @@ class Model(nn.Module):
         for name, part in parts.items():
             self.add(name, part)
         self.added: set[str] = set()
+        self.frozen: frozenset[str] = frozenset()  # tensors that stay at their initial values everywhere
 
     def add(self, name: str, part: Part) -> None:
         self.add_module(name, part.module)
@@ -94,6 +95,23 @@ class Model(nn.Module):
         """Running statistics of normalisation layers: buffers, found by module type."""
         buffers = {name for name, _ in self.named_buffers()}
         return frozenset(name for name in self.normalisation_names() if name in buffers)
+
+    def kinds(self) -> dict[str, str]:
+        """The kind of every parameter: `weights`, `gamma` (of a normalisation layer) or `beta` (any bias)."""
+        found = {}
+        for path, module in self.named_modules():
+            rest = "gamma" if is_normalisation(module) else "weights"
+            for name, _ in module.named_parameters(prefix=path, recurse=False):
+                found[name] = "beta" if name.endswith("bias") else rest
+        return found
+
+    def variances(self) -> frozenset[str]:
+        """Running variances of normalisation layers, found by module type: they cannot be negative."""
+        return frozenset(
+            f"{path}.running_var"
+            for path, module in self.named_modules()
+            if is_normalisation(module) and isinstance(getattr(module, "running_var", None), Tensor)
+        )
 
     def sources(self) -> dict[str, str]:
         """For every tensor of a copied part, the name of the tensor it is a copy of.

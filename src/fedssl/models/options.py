@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from fedssl.models import ENCODERS
 from fedssl.options import Options
 
 
@@ -28,6 +29,24 @@ class ModelConfig(Options):
         description="weights to start from: a run's folder, FILE.safetensors, timm (its own, for timm:NAME), "
         "or hf:REPO; empty: random",
     )
+    projector: Literal["mlp", "linear"] = Field(
+        "mlp", description="mlp: Linear-BN-ReLU-Linear; linear: one layer without projector_hidden"
+    )
+    norm: Literal["batch", "group"] = Field(
+        "batch",
+        description="normalisation of encoder and heads; group: of each image by itself, without statistics",
+    )
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
+    projector_norm: Literal["batch", "none"] = Field(
+        "batch", description="normalisation of the projector's hidden layer; none: Linear-ReLU-Linear"
+    )
     predictor_hidden: int = Field(256, ge=1, description="hidden width of the predictor (papers: 4096)")
+
+    @field_validator("encoder")
+    @classmethod
+    def _may_be_loaded(cls, name: str) -> str:
+        """Capitals are forgiven; a function of the user's has to be trusted."""
+        if ":" in name and not name.startswith("timm:"):
+            ENCODERS.check(name)
+        return ENCODERS.canonical(name)

@@ -13,19 +13,24 @@ from torch import nn
 def rebuild(description: dict[str, Any]) -> nn.Module:
     """The encoder that `encoder.json` describes, not yet with its weights."""
 
-    def named(path: str) -> Any:
+    def named(path: str) -> Any:  # networks of timm and PyTorch, and no other code
         module, _, name = path.rpartition(".")
-        return getattr(importlib.import_module(module), name)
+        known = module.split(".")[0] in ("timm", "torch")
+        found = getattr(importlib.import_module(module), name) if known else None
+        if path != "timm.create_model" and not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise ValueError(f"{path} is not a network of timm or PyTorch")
+        return found
 
     def values(given: dict[str, Any]) -> dict[str, Any]:
+        if any(given.get(key) for key in ("pretrained", "checkpoint_path", "pretrained_cfg")):
+            raise ValueError("weights are in encoder.safetensors, not in a file that encoder.json names")
         return {k: named(v["import"]) if isinstance(v, dict) else v for k, v in given.items()}
 
     encoder: nn.Module = named(description["factory"])(**values(description["kwargs"]))
     for change in description["changes"]:
         parent, _, name = change["module"].rpartition(".")
         if "replace" in change:
-            new = named(change["replace"])(**values(change["kwargs"]))
-            setattr(encoder.get_submodule(parent), name, new)
+            setattr(encoder.get_submodule(parent), name, named(change["replace"])(**values(change["kwargs"])))
         for key, value in change.get("set", {}).items():
             setattr(encoder.get_submodule(change["module"]), key, value)
     return encoder

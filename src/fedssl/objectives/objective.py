@@ -45,6 +45,9 @@ class Objective(Choice):
         """The scalar to minimise on one batch; `rng` (CPU) is for what the loss draws itself."""
         raise TypeError(f"{type(self).__name__} has no loss")
 
+    def before_round(self, model: Model) -> None:
+        """What comes before the first step of a client's local training: nothing."""
+
     def after_step(self, model: Model) -> None:
         """What follows the optimizer's step: nothing, or a target's moving average."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,45 +16,68 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    table: str | None = None,
-    *,
+    *tables: str,
     scale: str = "smoke",
-    seeds: int = 3,
+    seeds: int | None = None,
     first_seed: int = 0,
     rows: str = "",
     columns: str = "",
+    jobs: int = 1,
+    stored: bool = False,
     dry_run: bool = False,
     out: str | Path = "runs/reproduce",
+    store: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> list[Results]:
-    """Run what is missing of a recipe, and write OUT/RECIPE-SCALE.md, .json and .png.
+    """Run what is missing of recipes, and write OUT/RECIPE-SCALE.md, .json and .png.
 
     Args:
-        table: the recipe; None: all of them.
+        tables: the recipes; none: all of them that have the scale.
         scale: smoke, mini, midi or paper.
-        seeds: how many seeds.
+        seeds: how many seeds; None: three, or with `stored` as many as there are.
         first_seed: the first of them; from 1000 on, the results are labelled as tuning.
         rows: names of the rows to run, separated by commas; empty: all.
         columns: the same for columns.
+        jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
+        stored: take everything from the store, and train nothing.
         dry_run: list what would run, and run nothing.
         out: the folder for tables and runs.
+        store: the folder of results that are known, and of new ones. None: docs/results/cells in a checkout.
         overrides: keys of the config that hold for every cell.
 
     Returns:
         The results of each recipe.
     """
-    at = _scale(scale)
-    tables = [recipe.at(at) for recipe in _chosen(table, at)]
+    at, given = _scale(scale), overrides or {}
+    recipes = _chosen(tables, at)
 
     from rich.console import Console
 
+    from fedssl.papers.archive import open_archive
     from fedssl.papers.panels import draw
     from fedssl.tables.campaign import Campaign
 
-    campaign = Campaign(tables, seeds, first_seed, overrides, rows, columns, Path(out), draw)
+    archive = open_archive(store, recipes, at, first_seed, given, needed=stored)
+    chosen = [recipe.at(at) for recipe in recipes]
+    if stored and archive is not None and seeds is None:
+        first_seed, seeds = archive.range_of_seeds(chosen)
+    campaign = Campaign(
+        chosen,
+        3 if seeds is None else seeds,
+        first_seed,
+        given,
+        rows,
+        columns,
+        Path(out),
+        jobs,
+        archive,
+        draw,
+    )
     console = Console(highlight=False, soft_wrap=True)
+    if stored:
+        return campaign.show(console)
     if dry_run:
-        campaign.show_plan(console)
+        campaign.estimate(console)
         return []
     return campaign.run(console)
 
@@ -66,10 +89,11 @@ def _scale(name: str) -> Scale:
     raise ConfigError(f"unknown scale {name!r}: {did_you_mean(name, SCALES)}")
 
 
-def _chosen(name: str | None, scale: Scale) -> list[Recipe]:
-    if name is None:
+def _chosen(names: Sequence[str], scale: Scale) -> list[Recipe]:
+    if not names:
         return [recipe for recipe in map(load, titles()) if scale in recipe.scales]
-    recipe = load(name)
-    if scale not in recipe.scales:
-        raise ConfigError(f"{recipe.name} has no scale {scale}, only {', '.join(recipe.scales)}")
-    return [recipe]
+    recipes = [load(name) for name in names]
+    for recipe in recipes:
+        if scale not in recipe.scales:
+            raise ConfigError(f"{recipe.name} has no scale {scale}, only {', '.join(recipe.scales)}")
+    return recipes

@@ -1,4 +1,7 @@
-"""Pictures of recipes; some are a panel for each row and column, not lines in one diagram."""
+"""Pictures of recipes; some are a panel for each row and column, not lines in one diagram.
+
+What a panel shows is plain data, computed from a run or found in the store.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedssl.errors import RunError
-from fedssl.papers.analysis.landscape import Landscape, landscape
 from fedssl.tables import figure
 from fedssl.tables.figure import caption
 from fedssl.tables.results import Results
+
+Data = dict[str, Any]
 
 
 def draw(results: Results, file: Path) -> bool:
@@ -22,11 +26,17 @@ def draw(results: Results, file: Path) -> bool:
     return kinds.get(results.table.figure.kind, figure.draw)(results, file)
 
 
+def panel_data(kind: str, path: Path) -> dict[str, Data]:
+    """By kind, the data of the panel that a run has in a picture; nothing if it is of another kind."""
+    makers = {"landscape": _landscape, "style": _style}
+    return {kind: makers[kind](path)} if kind in makers else {}
+
+
 def draw_landscapes(results: Results, file: Path) -> bool:
     """The way of the global model over the loss, for the first seed of every cell."""
     from matplotlib.figure import Figure
 
-    found = {name: _seen(outcome.path) for name, outcome in _first_seed(results).items() if not outcome.error}
+    found = _panels(results, "landscape")
     if not found:
         return False
     columns = min(2, len(found))
@@ -35,7 +45,7 @@ def draw_landscapes(results: Results, file: Path) -> bool:
     for axes, (name, seen) in zip(
         plot.subplots(rows, columns, squeeze=False).flat, found.items(), strict=False
     ):
-        _panel(plot, axes, name, seen)
+        _draw_landscape(plot, axes, name, seen)
     plot.suptitle(f"{caption(results)} (seed {results.first_seed})", fontsize=10)
     plot.savefig(file, dpi=150)
     return True
@@ -45,53 +55,99 @@ def draw_styles(results: Results, file: Path) -> bool:
     """Style features of all clients, by client and by style, for the first seed of every cell."""
     from matplotlib.figure import Figure
 
+    from fedssl.papers.analysis.style import StyleMap
     from fedssl.papers.analysis.style import draw as draw_style
-    from fedssl.papers.analysis.style import embed, of_run
 
-    paths = {name: outcome.path for name, outcome in _first_seed(results).items() if not outcome.error}
-    if not paths:
+    found = {name: seen for name, seen in _panels(results, "style").items() if isinstance(seen, dict)}
+    if not found:
         return False
-    plot = Figure(figsize=(7.6, 3.6 * len(paths)), layout="constrained")
-    for axes, (name, path) in zip(plot.subplots(len(paths), 2, squeeze=False), paths.items(), strict=True):
-        seen = of_run(path)
-        draw_style(axes, seen, embed(seen), name)
+    plot = Figure(figsize=(7.6, 3.6 * len(found)), layout="constrained")
+    for axes, (name, seen) in zip(plot.subplots(len(found), 2, squeeze=False), found.items(), strict=True):
+        flat, clients, styles = (np.asarray(seen[key]) for key in ("flat", "clients", "styles"))
+        draw_style(axes, StyleMap(flat, clients, styles, tuple(seen["style_names"])), name)
     plot.suptitle(f"{caption(results)} (seed {results.first_seed})", fontsize=10)
     plot.savefig(file, dpi=150)
     return True
 
 
-def _seen(path: Path) -> Landscape | str:
-    """A run that an earlier command made without keeping its checkpoints says so in its panel."""
-    try:
-        return landscape(path)
-    except RunError as error:
-        return str(error)
+# --- data -----------------------------------------------------------------------------------------
 
 
-def _first_seed(results: Results) -> dict[str, Any]:
-    many = len(results.columns) > 1
+def _landscape(path: Path) -> Data:
+    from fedssl.papers.analysis.landscape import landscape
+
+    seen = landscape(path)
     return {
-        f"{row}, {column}" if many else row: outcomes[0]
-        for row in results.rows
-        for column in results.columns
-        if (outcomes := results.at(row, column))
+        "rounds": [seen.rounds[0], seen.rounds[-1]],
+        "path": _short(seen.plane.path),
+        "explained": round(seen.plane.explained, 4),
+        "xs": _short(seen.xs),
+        "ys": _short(seen.ys),
+        "losses": _short(seen.losses),
     }
 
 
-def _panel(plot: Any, axes: Any, name: str, seen: Landscape | str) -> None:
+def _style(path: Path) -> Data:
+    from fedssl.papers.analysis.style import of_run, style_map
+
+    seen = style_map(of_run(path))
+    return {
+        "flat": _short(seen.flat),
+        "clients": seen.clients.tolist(),
+        "styles": seen.styles.tolist(),
+        "style_names": list(seen.style_names),
+    }
+
+
+def _short(numbers: Any) -> Any:
+    """Nested lists of numbers with four significant digits: more than a picture shows."""
+    if np.ndim(numbers):
+        return [_short(number) for number in numbers]
+    return float(f"{float(numbers):.4g}")
+
+
+def _panels(results: Results, kind: str) -> dict[str, Data | str]:
+    """By row and column, the data of the first seed; a text where a run does not have what is needed."""
+    many = len(results.columns) > 1
+    found: dict[str, Data | str] = {}
+    for row in results.rows:
+        for column in results.columns:
+            outcome = next(iter(results.at(row, column)), None)
+            if outcome is not None and not outcome.error:
+                name = f"{row}, {column}" if many else row
+                if outcome.record is not None:
+                    found[name] = outcome.record.panels.get(kind, "stored without its picture")
+                else:
+                    found[name] = _of_run(kind, outcome.path)
+    return found
+
+
+def _of_run(kind: str, path: Path) -> Data | str:
+    try:
+        return panel_data(kind, path)[kind]
+    except RunError as error:  # an earlier command may have made it without keeping its checkpoints
+        return str(error)
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def _draw_landscape(plot: Any, axes: Any, name: str, seen: Data | str) -> None:
     if isinstance(seen, str):
         axes.set_title(name, fontsize=8)
         axes.text(0.5, 0.5, textwrap.fill(seen, 50), ha="center", va="center", fontsize=7)
         axes.set_axis_off()
         return
     # Far from the path the loss may be huge: levels follow its quantiles, not its range.
-    levels = np.unique(np.quantile(seen.losses, np.linspace(0, 1, 16)))
+    losses, path = np.asarray(seen["losses"]), np.asarray(seen["path"])
+    levels = np.unique(np.quantile(losses, np.linspace(0, 1, 16)))
     if len(levels) > 1:
-        filled = axes.contourf(seen.xs, seen.ys, seen.losses, levels=levels, cmap="viridis")
+        filled = axes.contourf(seen["xs"], seen["ys"], losses, levels=levels, cmap="viridis")
         plot.colorbar(filled, ax=axes, format="%.2f")
-    axes.plot(*seen.plane.path.T, color="white", lw=1.2, marker="o", ms=3)
-    axes.plot(*seen.plane.path[0], marker="s", color="tab:orange", ms=7, label=f"round {seen.rounds[0]}")
-    axes.plot(*seen.plane.path[-1], marker="*", color="tab:red", ms=12, label=f"round {seen.rounds[-1]}")
-    axes.set_title(f"{name} ({100 * seen.plane.explained:.0f} % of the way is in this plane)", fontsize=8)
+    first, last = seen["rounds"]
+    axes.plot(*path.T, color="white", lw=1.2, marker="o", ms=3)
+    axes.plot(*path[0], marker="s", color="tab:orange", ms=7, label=f"round {first}")
+    axes.plot(*path[-1], marker="*", color="tab:red", ms=12, label=f"round {last}")
+    axes.set_title(f"{name} ({100 * seen['explained']:.0f} % of the way is in this plane)", fontsize=8)
     axes.legend(fontsize=7, loc="best")
     axes.tick_params(labelsize=7)

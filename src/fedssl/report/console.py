@@ -12,8 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from fedssl.config import Config
 from fedssl.data.partition_picture import text_bars
 from fedssl.listener import Listener, RunInfo
+from fedssl.privacy.protector import is_secret
 from fedssl.report.detection import detection_table
 
 
@@ -56,7 +58,8 @@ class ConsoleListener(Listener):
             f"loss {line['loss']:7.4f}" if "loss" in line else "",
             f"kNN {self._probe or '     –'}",
             f"divergence {line['divergence']:7.3f}" if "divergence" in line else "",
-            f"{line['views'] / max(line['seconds'], 1e-9):6,.0f} views/s",
+            f"ε {line['epsilon']:.3g}" if "epsilon" in line else "",
+            f"{line['views'] / max(line['seconds'], 1e-9):6,.0f} views/s" if line["views"] else "",
             f"left {duration(left)}",
         ]
         self._say("  ".join(part for part in parts if part))
@@ -75,7 +78,7 @@ class ConsoleListener(Listener):
             f"{result['rounds']} rounds in {duration(result['seconds'])}, "
             f"{result['views_per_second']:,.0f} views/s, {result['peak_memory_mb']:,.0f} MB{failures}"
         )
-        self._say(f"the run lies in {path}  (encoder.safetensors, metrics.jsonl, result.json)")
+        self._say(f"wrote {path}  (encoder.safetensors, metrics.jsonl, result.json)")
 
     def close(self) -> None:
         self._stop_loading()
@@ -117,6 +120,8 @@ def start_panel(info: RunInfo) -> Panel:
         f"of {config.train.epochs:g} epochs, batch {config.train.batch_size}, "
         f"{config.train.optimizer} {config.train.lr:g}",
     )
+    if config.privacy.on:
+        rows.add_row("privacy", describe_privacy(config))
     engine = config.engine
     alone = f", {engine.all_threads} for a client on its own" if engine.all_threads > engine.threads else ""
     rows.add_row("machine", f"{info.device}, {engine.workers} worker(s) of {engine.threads} thread(s){alone}")
@@ -125,6 +130,21 @@ def start_panel(info: RunInfo) -> Panel:
     title = f"fedssl · {info.path}" + (f" · resumed after round {info.start}" if info.start else "")
     shown = Group(rows, *(bars if config.engine.sees_clients else []))
     return Panel(shown, title=title, title_align="left", expand=False)
+
+
+def describe_privacy(config: Config) -> str:
+    """The privacy settings in words."""
+    privacy, words = config.privacy, list[str]()
+    if privacy.by_client:
+        budget = f", budget ε = {privacy.epsilon:g}" if privacy.epsilon else ""
+        words.append(
+            f"noise {privacy.noise:g} at clip {privacy.clip:g} hides clients, δ = {privacy.delta:g}{budget}"
+        )
+        if not is_secret(config):
+            words.append("the noise can be repeated from the seed: for experiments (privacy.random=secret)")
+    if privacy.secure:
+        words.append("secure aggregation, the server sees sums only")
+    return "; ".join(words)
 
 
 def final_table(probes: list[dict[str, Any]]) -> Table:

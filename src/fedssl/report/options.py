@@ -9,4 +9,12 @@ from fedssl.options import Options
 
 class LogConfig(Options):
     tensorboard: bool = Field(True, description="write TensorBoard events where it is installed")
+    audit: bool = Field(
+        False,
+        description="write audit.jsonl: hashes of every upload and global model, chained "
+        "(`fedssl server`: true)",
+    )
     wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")
+    mlflow: str = Field(
+        "", description="MLflow experiment to log to (extra `mlflow`); MLFLOW_TRACKING_URI says where it is"
+    )

@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, where they are installed."""
+"""TensorBoard, Weights & Biases and MLflow, where they are installed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from fedssl.config import flatten
 from fedssl.errors import ConfigError
 from fedssl.extras import installed
 from fedssl.listener import Listener, RunInfo
+from fedssl.storage import write_text
 
 
 def scalars(line: dict[str, Any]) -> dict[str, float]:
@@ -67,3 +69,57 @@ class WeightsAndBiases(Listener):
     def close(self) -> None:
         if self._run is not None:
             self._run.finish()
+
+
+class MLflow(Listener):
+    """A run of the experiment `log.mlflow`: the config, a curve for every number, probes, and the encoder.
+
+    A resumed run continues its MLflow run, whose id is in the run's folder.
+    """
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._run = ""
+
+    def started(self, info: RunInfo) -> None:
+        experiment = info.config.log.mlflow
+        if not experiment:
+            return
+        if not installed("mlflow"):
+            raise ConfigError("log.mlflow needs the package mlflow-skinny: pip install 'fedssl[mlflow]'")
+        self._client = importlib.import_module("mlflow").MlflowClient()
+        known = info.path / "mlflow-run"
+        if known.exists():
+            self._run = known.read_text(encoding="utf-8")
+            self._client.update_run(self._run, status="RUNNING")
+            return
+        self._run = self._begin(experiment, info)
+        write_text(known, self._run)
+
+    def _begin(self, experiment: str, info: RunInfo) -> str:
+        found = self._client.get_experiment_by_name(experiment)
+        number = self._client.create_experiment(experiment) if found is None else found.experiment_id
+        run: str = self._client.create_run(number, run_name=info.path.name).info.run_id
+        for key, value in flatten(info.config.to_dict()):
+            self._client.log_param(run, key, value)
+        return run
+
+    def round(self, line: dict[str, Any]) -> None:
+        if self._client is not None:
+            for name, value in scalars(line).items():
+                self._client.log_metric(self._run, name, value, step=line["round"])
+
+    def finished(self, result: dict[str, Any], path: Path) -> None:
+        if self._client is None:
+            return
+        for probe in result["probes"]:
+            for name in ("accuracy", "untrained", "macro_f1"):
+                self._client.log_metric(self._run, f"{probe['protocol']}/{name}", probe[name])
+        for file in ("config.toml", "result.json", "encoder.json", "encoder.safetensors"):
+            self._client.log_artifact(self._run, str(path / file))
+        self._client.set_terminated(self._run)
+        self._client = None
+
+    def close(self) -> None:
+        if self._client is not None:  # it did not finish
+            self._client.set_terminated(self._run, status="KILLED")

@@ -34,11 +34,21 @@ class Cell:
         return f"{self.row} · {self.column} · seed {self.seed}"
 
 
-def cells(table: Table, seeds: int, overrides: Mapping[str, Any], first_seed: int = 0) -> list[Cell]:
-    """Seed by seed, so that a table that is stopped half-way has whole rows of fewer seeds."""
+def cells(
+    table: Table, seeds: int, overrides: Mapping[str, Any], first_seed: int = 0, need_images: bool = True
+) -> list[Cell]:
+    """Seed by seed, so that a table that is stopped half-way has whole rows of fewer seeds.
+
+    Args:
+        table: the table.
+        seeds: how many seeds.
+        overrides: keys of the config that hold for every cell.
+        first_seed: the first of them.
+        need_images: whether the table's files of images have to be there.
+    """
     _check_seeds(seeds, first_seed, overrides)
     return [
-        _cell(table, row, column, seed, overrides)
+        _cell(table, row, column, seed, overrides, need_images)
         for seed in range(first_seed, first_seed + seeds)
         for row in table.rows
         for column in table.columns
@@ -59,7 +69,9 @@ def _check_seeds(seeds: int, first_seed: int, overrides: Mapping[str, Any]) -> N
         )
 
 
-def _cell(table: Table, row: Row, column: Column, seed: int, overrides: Mapping[str, Any]) -> Cell:
+def _cell(
+    table: Table, row: Row, column: Column, seed: int, overrides: Mapping[str, Any], need_images: bool
+) -> Cell:
     where = f"{table.origin}: row {row.name!r}, column {column.name!r}"
     try:
         values = {**values_of(table, row, column), "seed": seed}
@@ -68,7 +80,8 @@ def _cell(table: Table, row: Row, column: Column, seed: int, overrides: Mapping[
         raise ConfigError(f"{where}: {error}") from None
     if overrides:
         config = load_config(values, overrides)
-    config = _with_file(config, values.get("data", {}).get("root", ""), table.label)
+    if need_images:
+        config = _with_file(config, values.get("data", {}).get("root", ""), table.label)
     return Cell(row.name, column.name, seed, config, table.measure_of(row, column), folder(config))
 
 
@@ -128,11 +141,32 @@ def locate(runs: Path, cell: Cell) -> Path:
 
 def folder(config: Config) -> str:
     """`cifar10-byol-fedema-s0-1a2b3c4d`: the same config is the same run, in whichever table it stands."""
-    what = {key: value for key, value in config.to_dict().items() if key not in EXECUTION}
-    what |= {"engine": config.engine.identity()} if config.engine.identity() else {}
-    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+    words = (*about(config), f"s{config.seed}", digest(_computed(config)))
+    return re.sub(r"[^\w.-]+", "_", "-".join(words))
+
+
+def about(config: Config) -> tuple[str, str, str]:
+    """Data, objective and method."""
     data = (
         Path(config.data.root).stem.removesuffix("_train") if config.data.name == "npz" else config.data.name
     )
-    words = (data, config.objective.name, config.method.name, f"s{config.seed}", digest)
-    return re.sub(r"[^\w.-]+", "_", "-".join(words))
+    return data, config.objective.name, config.method.name
+
+
+def portable(config: Config) -> dict[str, Any]:
+    """What the config computes, without its seed and without what this machine has: device, folders."""
+    values = {key: value for key, value in _computed(config).items() if key not in ("seed", "device")}
+    root = Path(config.data.root).name if config.data.name in ("npz", "folder") else ""
+    found: dict[str, Any] = json.loads(json.dumps({**values, "data": {**values["data"], "root": root}}))
+    return found
+
+
+def _computed(config: Config) -> dict[str, Any]:
+    """The keys that make a difference to the numbers."""
+    what = {key: value for key, value in config.to_dict().items() if key not in EXECUTION}
+    return what | ({"engine": config.engine.identity()} if config.engine.identity() else {})
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """Eight characters that stand for the values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.console import Console
 from fedssl.report.console import duration
 from fedssl.tables.cells import Cell, locate
 from fedssl.tables.cost import Stopwatch, images, plan
-from fedssl.tables.page import grid
+from fedssl.tables.markdown import grid
 from fedssl.tables.runner import rounds_done
 from fedssl.tables.table import Table
 
@@ -25,10 +25,18 @@ class DryRun:
         self.stopwatch = Stopwatch()
         self.paths: dict[str, Path] = {}
         self.counted: set[str] = set()
+        self.stored: Collection[str] = ()
         self.seconds, self.missing, self.unknown = 0.0, 0, 0
 
-    def show(self, table: Table, cells: Sequence[Cell]) -> None:
-        """A line for each cell of the table, seeds together."""
+    def show(self, table: Table, cells: Sequence[Cell], stored: Collection[str] = ()) -> None:
+        """A line for each cell of the table, seeds together.
+
+        Args:
+            table: the table.
+            cells: its cells.
+            stored: names of those whose results are in the store.
+        """
+        self.stored = stored
         self.paths = {cell.folder: locate(self.runs, cell) for cell in cells}
         title = f"{table.source}: {table.title}" if table.source else table.title
         self.console.print(f"\n{table.label}: {title}", markup=False)
@@ -60,7 +68,7 @@ class DryRun:
         elif left:
             self.unknown += len(seeds)
             cost = "?"
-        states = [_state(self.paths[cell.folder]) for cell in seeds]
+        states = [self._state(cell) for cell in seeds]
         return [
             seeds[0].row,
             seeds[0].column,
@@ -73,15 +81,16 @@ class DryRun:
 
     def _left(self, cell: Cell) -> float:
         """The share of a run that is still to do and that no earlier line counts."""
-        path = self.paths[cell.folder]
-        if cell.folder in self.counted or _state(path) == "done":
+        if cell.folder in self.counted or self._state(cell) in ("stored", "done"):
             return 0.0
         self.counted.add(cell.folder)
         self.missing += 1
-        return 1 - min(rounds_done(path) / cell.config.rounds, 1.0)
+        return 1 - min(rounds_done(self.paths[cell.folder]) / cell.config.rounds, 1.0)
 
-
-def _state(path: Path) -> str:
-    if (path / "result.json").exists():
-        return "done"
-    return "partial" if (path / "config.toml").exists() else "missing"
+    def _state(self, cell: Cell) -> str:
+        if cell.name in self.stored:
+            return "stored"
+        path = self.paths[cell.folder]
+        if (path / "result.json").exists():
+            return "done"
+        return "partial" if (path / "config.toml").exists() else "missing"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedssl.statistics import mean_and_spread
-from fedssl.storage import read_lines
+from fedssl.tables.curves import CLIENTS
 from fedssl.tables.results import Results
 from fedssl.tables.table import Column, Figure, Row
 
@@ -104,32 +104,18 @@ def levels(results: Results, figure: Figure) -> dict[str, float]:
 def curves(results: Results, figure: Figure) -> dict[str, Points]:
     """A line for each row and column over rounds; `clients.KEY`: for each client of them."""
     found: dict[str, Points] = {}
-    per_client = figure.y.startswith("clients.")
+    per_client = figure.y.startswith(CLIENTS)
     alone = len(list(_drawn(results, figure))) == 1
     for row, column in _drawn(results, figure):
         name = _named(row.name, column, results)
         for outcome in results.at(row.name, column.name):
             if not outcome.error:
-                for line in read_lines(outcome.path / "metrics.jsonl"):
-                    for whose, value in _values(line, figure.y):
-                        client = f"client {whose}" if alone else f"{name}, client {whose}"
-                        label = client if per_client else name
-                        points = found.setdefault(label, defaultdict(list))
-                        points[line["round"]].append(value)
+                for number, whose, value in outcome.points(figure.y):
+                    client = f"client {whose}" if alone else f"{name}, client {whose}"
+                    label = client if per_client else name
+                    points = found.setdefault(label, defaultdict(list))
+                    points[number].append(value)
     return found
-
-
-def _values(line: dict[str, Any], key: str) -> Iterator[tuple[int, float]]:
-    """The value of a metrics line at `probe.knn`; `clients.mu`: that of every client."""
-    if key.startswith("clients."):
-        own = key.removeprefix("clients.")
-        yield from ((client["client"], client[own]) for client in line["clients"] if own in client)
-        return
-    value: Any = line
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if value is not None:
-        yield 0, value
 
 
 def _drawn(results: Results, figure: Figure) -> Iterator[tuple[Row, Column]]:

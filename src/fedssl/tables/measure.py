@@ -11,6 +11,7 @@ from typing import Any
 from fedssl.config import flatten
 from fedssl.errors import RunError, did_you_mean
 from fedssl.storage import read_lines
+from fedssl.tables.curves import points
 from fedssl.tables.table import Measure
 
 
@@ -31,15 +32,14 @@ def shown(number: float, measure: Measure) -> str:
 
 def take(path: Path, measure: Measure) -> Reading:
     """What the run says; evaluations that it has not seen yet are made now, and kept with it."""
-    if measure.counts:
-        return _count(path, measure)
-    if measure.kind == "oscillation":
-        return Reading(
-            1000 * oscillation([line["angle"] for line in read_lines(path / "metrics.jsonl")]), None
-        )
-    if measure.kind == "drift":
-        return Reading(list(read_lines(path / "metrics.jsonl"))[-1]["drift"], None)
+    if measure.kind in CURVES:
+        curve = points(read_lines(path / "metrics.jsonl"), CURVES[measure.kind])
+        epochs = _epochs(path) if measure.kind == "epochs-to" else 1.0
+        return of_curve(measure, [(number, value) for number, _, value in curve], epochs)
     options = dict(flatten(measure.config))
+    if measure.kind == "drift-from-mean":
+        found = _known(path, "drift", options) or evaluate(path, "drift", options)
+        return Reading(found["from_mean"], None)
     if measure.kind == "generate":
         return _generated(path, measure, options)
     if measure.kind in PRECISIONS:
@@ -115,15 +115,28 @@ def _known(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, A
     return found[0] if found else None
 
 
-def _count(path: Path, measure: Measure) -> Reading:
-    monitored = [line for line in read_lines(path / "metrics.jsonl") if "knn" in line.get("probe", {})]
-    if not monitored:
+# Numbers that are read from a curve over rounds, and which.
+CURVES = {"rounds-to": "probe.knn", "epochs-to": "probe.knn", "oscillation": "angle", "drift": "drift"}
+
+
+def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float) -> Reading:
+    """The number that a curve has.
+
+    Args:
+        measure: of one of the kinds in CURVES.
+        curve: rounds and values.
+        epochs: what a round counts: local epochs, for epochs-to.
+    """
+    values = [value for _, value in curve]
+    if measure.kind == "oscillation":
+        return Reading(1000 * oscillation(values), None)
+    if measure.kind == "drift":
+        return Reading(values[-1], None)
+    if not curve:
         raise RunError(f"{measure.kind} needs the kNN monitor: set probe.every=1 in the recipe")
     assert measure.target is not None
-    rounds = next(
-        (line["round"] for line in monitored if line["probe"]["knn"] >= measure.target), float("inf")
-    )
-    return Reading(rounds * (_epochs(path) if measure.kind == "epochs-to" else 1), None)
+    reached = next((number for number, value in curve if value >= measure.target), float("inf"))
+    return Reading(reached * epochs, None)
 
 
 def oscillation(values: Sequence[float]) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from fedssl.statistics import Claim, Verdict, at_least, check_claims, paired_contrast, summarize
-from fedssl.tables.cells import TUNING_SEEDS
+from fedssl.statistics import Claim, Summary, Verdict, at_least, check_claims, paired_contrast, summarize
+from fedssl.tables.cells import TUNING_SEEDS, Cell
 from fedssl.tables.orderings import Comparison, Group, Place, groups
 from fedssl.tables.runner import Outcome
+from fedssl.tables.store import Difference, Number, Stale
 from fedssl.tables.table import Measure, Table
 
 
@@ -24,6 +25,8 @@ class Judged:
         contradicted: whether the paper's own numbers contradict its claim.
         verdict: what the seeds say.
         parts: the comparisons of which `at_least` asks a number; they are not claims of their own.
+        missing: seeds that are not in n, by why: "not run", or "stale".
+        published: whether only the mean over seeds is known.
     """
 
     text: str
@@ -33,18 +36,36 @@ class Judged:
     contradicted: bool
     verdict: Verdict
     parts: tuple[Judged, ...] = ()
+    missing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    published: bool = False
 
 
 @dataclass(frozen=True)
 class Results:
-    """The outcomes of a table."""
+    """The outcomes of a table.
+
+    Attributes:
+        table: the table.
+        seeds, first_seed: how many, and the first of them.
+        overrides: keys of the config that hold for every cell.
+        outcomes: what there is, seed by seed.
+        selection: --rows and --columns, as they were given.
+        planned: all cells, whether they have an outcome or not.
+        stale: by name of the cell, stored results that do not count any more.
+        means: by row and column, published means of seeds that are not known one by one.
+        differences: the same of the orderings' differences, by text and place.
+    """
 
     table: Table
     seeds: int
     overrides: Mapping[str, Any]
     outcomes: Sequence[Outcome]
     first_seed: int = 0
-    selection: Mapping[str, str] | None = None  # --rows and --columns, as they were given
+    selection: Mapping[str, str] | None = None
+    planned: Sequence[Cell] = ()
+    stale: Mapping[str, Stale] = field(default_factory=dict)
+    means: Mapping[tuple[str, str], Number] = field(default_factory=dict)
+    differences: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
 
     @property
     def tuning(self) -> bool:
@@ -81,6 +102,10 @@ class Results:
     def untrained(self, row: str, column: str) -> dict[int, float]:
         return {o.cell.seed: o.untrained for o in self.at(row, column) if o.untrained is not None}
 
+    def stale_of(self, row: str) -> list[Cell]:
+        """Cells of a row of which the store has only results that do not count any more."""
+        return [cell for cell in self.planned if cell.row == row and cell.name in self.stale]
+
     def measure(self, row: str, column: str) -> Measure:
         return self.table.measure_of(self.table.row(row), self.table.column(column))
 
@@ -113,9 +138,14 @@ class Results:
             paper=paper,
             contradicted=paper is not None and paper <= comparison.margin + 1e-9,
             verdict=verdict,
+            missing=self._missing(comparison),
+            published=self._published(comparison) is not None,
         )
 
     def _claim(self, comparison: Comparison) -> Claim:
+        published = self._published(comparison)
+        if published is not None:
+            return Claim(Summary(published.mean, published.spread, published.n), comparison.margin)
         terms = [(weight, self._seeds(place)) for weight, place in comparison.terms]
         failed = (name for _, place in comparison.terms for name in self._failed(place))
         return Claim(
@@ -136,6 +166,24 @@ class Results:
             for outcome in self.at(row, place.column):
                 if outcome.error or (outcome.number is not None and math.isnan(outcome.number)):
                     yield outcome.cell.name
+
+    def _published(self, comparison: Comparison) -> Difference | None:
+        """What is known of seeds whose numbers are not, as long as the means on both sides count."""
+        sides = {
+            (row, place.column) for _, place in comparison.terms for row in (place.row, place.over) if row
+        }
+        known = sides <= self.means.keys()
+        return self.differences.get((comparison.text, comparison.where)) if known else None
+
+    def _missing(self, comparison: Comparison) -> dict[str, tuple[int, ...]]:
+        """Seeds of which one of the sides has no outcome, by why."""
+        sides = {(row, place.column) for _, place in comparison.terms for row in (place.row, place.over)}
+        done = {outcome.cell.name for outcome in self.outcomes}
+        found: dict[str, set[int]] = {}
+        for cell in self.planned:
+            if (cell.row, cell.column) in sides and cell.name not in done:
+                found.setdefault("stale" if cell.name in self.stale else "not run", set()).add(cell.seed)
+        return {why: tuple(sorted(seeds)) for why, seeds in found.items()}
 
     def _paper(self, place: Place) -> float | None:
         if place.number is not None or place.untrained:

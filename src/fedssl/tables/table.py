@@ -28,6 +28,7 @@ class Measure(Options):
         "transfer",
         "generalization",
         "personal",
+        "local",
         "style",
         "detection",
         "segmentation",
@@ -35,6 +36,7 @@ class Measure(Options):
         "epochs-to",
         "oscillation",
         "drift",
+        "drift-from-mean",
         "generate",
     ] = "linear"
     target: float | None = Field(
@@ -54,7 +56,7 @@ class Measure(Options):
     def fewer(self) -> bool:
         """Whether the smaller number is the better one."""
         error = self.plain and (self.what == "fid" or self.number.startswith("mse"))
-        return error or self.counts or self.kind in ("oscillation", "drift")
+        return error or self.counts or self.kind in ("oscillation", "drift", "drift-from-mean")
 
     @property
     def digits(self) -> int:

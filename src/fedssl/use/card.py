@@ -21,7 +21,7 @@ def card(source: Path, trained: Trained, file: Path) -> str:
     parts = [
         _header(config, bool(trained.description.get("classes"))),
         f"# {file.stem}",
-        _what(config, trained),
+        _what(config, trained, len(directory.metrics())),
         _use(trained, file),
         f"## Trained on\n\n{_data(config, directory)}",
         f"## How good it is\n\n{_probes(directory, trained)}",
@@ -39,37 +39,65 @@ def _header(config: Config, classifier: bool) -> str:
     return f"---\nlibrary_name: timm\npipeline_tag: {task}\ntags:\n{listed}\n---"
 
 
-def _what(config: Config, trained: Trained) -> str:
+def _what(config: Config, trained: Trained, rounds: int) -> str:
     height, width, channels = trained.shape
     classes = trained.description.get("classes")
     labels = "with" if config.objective.needs_labels else "without"
     head = f", with a classifier of {len(classes)} classes on top" if classes else ""
     name = config.objective.own_encoder or config.model.encoder
+    holders = "clients" if config.engine.sees_clients else "sites"
     return (
         f"An image encoder ({name}, {trained.features} features, for {channels}-channel "
         f"images of {height}×{width}){head}. It learned {labels} labels, by {config.objective.name}, on the "
-        f"images of several clients; their images stayed with them, and {config.method.name} brought their "
-        f"weights together in {config.rounds} rounds."
+        f"images of several {holders}. The images stayed there; {config.method.name} combined the weights "
+        f"in {rounds} rounds."
     )
 
 
+RESIZE = {
+    "squash": "Images are resized as a whole: those that are not square change their aspect ratio.",
+    "crop": "Of images that are not square, the largest square in the middle is used.",
+}
+
+
 def _use(trained: Trained, file: Path) -> str:
-    given = trained.description["input"]
+    given = input_of(trained)
+    rows = [f"| {name} | {value} |" for name, value in given.items()]
+    table = "\n".join(["| input | |", "|---|---|", *rows, "", RESIZE[given["resize"]]])
     if file.suffix == ".onnx":
         return (
             "## Use\n\n```python\nimport numpy, onnxruntime\n\n"
             f'session = onnxruntime.InferenceSession("{file.name}")\n'
-            '(output,) = session.run(None, {"pixels": pixels})  # float32 '
-            f"[N, {given['channels']}, {given['size'][0]}, {given['size'][1]}], in [0, 1]\n```\n\n"
-            "Normalisation is part of the file."
+            '(output,) = session.run(None, {"pixels": pixels})\n'
+            "session.get_modelmeta().custom_metadata_map  # the table below, and class names\n```\n\n"
+            f"{table}\n\nThe file normalises pixels itself: do not subtract the mean before."
         )
     return (
-        "## Use\n\nThe file beside this one registers it with timm and says how to load it. Pixels in "
-        f"[0, 1] are normalised with mean {given['mean']} and standard deviation {given['std']}."
+        "## Use\n\nThe file beside this one registers it with timm and says how to load it.\n\n"
+        f"{table}\n\nSubtract the mean and divide by the standard deviation before the network."
     )
 
 
+def input_of(trained: Trained) -> dict[str, str]:
+    """How images have to be prepared for the network: what it was trained on."""
+    given = trained.description["input"]
+    (height, width), channels = given["size"], given["channels"]
+    return {
+        "layout": f"float32 [N, {channels}, {height}, {width}]",
+        "channel order": str(given.get("order", {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"))),
+        "range": "0 to 1",
+        "mean": json.dumps(given["mean"]),
+        "std": json.dumps(given["std"]),
+        "size": f"{height}x{width}",
+        "resize": str(given.get("resize", "squash")),
+        "interpolation": str(given.get("interpolation", "bilinear")),
+        "antialias": "yes" if given.get("antialias", True) else "no",
+    }
+
+
 def _data(config: Config, directory: RunDir) -> str:
+    if not config.engine.sees_clients:
+        return _data_at_sites(config, directory)
     partition = directory.partition()
     sizes, distance = partition["sizes"], partition["earth_movers_distance"]
     text = (
@@ -79,15 +107,30 @@ def _data(config: Config, directory: RunDir) -> str:
     return text + (")." if distance is None else f", {distance:.2f} from IID on a scale from 0 to 1).")
 
 
+def _data_at_sites(config: Config, directory: RunDir) -> str:
+    """The images of a deployment: as many as the sites said they have."""
+    sites: tuple[str, ...] = getattr(config.engine, "sites", ())
+    sizes = directory.client_sizes()
+    rounds = [{client["client"] for client in line["clients"]} for line in directory.metrics()]
+    lines = ["| site | images | rounds |", "|---|---|---|"]
+    for number, name in enumerate(sites):
+        images = f"{sizes[number]:,}" if number < len(sizes) and sizes[number] else "took no part"
+        lines.append(f"| {name} | {images} | {sum(number in clients for clients in rounds)} |")
+    shape = f"{config.data.size}×{config.data.size} pixels, {config.data.channels} channels"
+    return f"{sum(sizes):,} images of {len(sites)} sites, which keep them ({shape}).\n\n" + "\n".join(lines)
+
+
 def _probes(directory: RunDir, trained: Trained) -> str:
-    rows: list[dict[str, Any]] = directory.result()["probes"] if directory.result_file.exists() else []
+    result = directory.result() if directory.result_file.exists() else {}
+    rows: list[dict[str, Any]] = result.get("probes", [])
     lines = ["| probe | encoder | images | accuracy | untrained |", "|---|---|---|---|---|"]
     lines += [
         f"| {row['protocol']} | {row['model']} | {row['images']} | {100 * row['accuracy']:.1f} % | "
         f"{100 * row['untrained']:.1f} % |"
         for row in rows
     ]
-    found = "\n".join(lines) if rows else "It was not probed: the images had no labels."
+    why = result.get("why_no_probes") or "the run was not asked to probe it"
+    found = "\n".join(lines) if rows else f"It was not probed: {why}."
     scores = trained.description.get("scores")
     if scores:
         found += (

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedssl.data.cache import Shape
 from fedssl.data.folder import SUFFIXES, printable, read_image
 from fedssl.data.reading import prefetch, readers
 from fedssl.errors import DataError
@@ -76,7 +75,7 @@ def embed_batches(
 ) -> Iterator[tuple[list[str], Tensor]]:
     """Paths and vectors, a batch at a time; what cannot be read is noted in `into.skipped`."""
     paths = find_images(into.root)
-    batches, done = _decoded(into, paths, trained.shape), 0
+    batches, done = _decoded(into, paths, trained), 0
     for names, images, seen in batches if trained.device.type == "cpu" else prefetch(batches):
         done += seen
         if images:
@@ -86,13 +85,13 @@ def embed_batches(
 
 
 def _decoded(
-    into: Embedded, paths: Sequence[str], shape: Shape
+    into: Embedded, paths: Sequence[str], trained: Trained
 ) -> Iterator[tuple[list[str], list[NDArray[np.uint8]], int]]:
     """Names and images of a batch, and how many files were looked at for it."""
 
     def read(path: str) -> NDArray[np.uint8] | str:
         try:
-            return read_image(into.root / path, shape)
+            return read_image(into.root / path, trained.shape, trained.square)
         except (OSError, ValueError) as error:
             return str(error) or type(error).__name__
 
@@ -113,7 +112,7 @@ def embed_one(trained: Trained, image: str | Path) -> Tensor:
     """The vector of one image."""
     path = Path(image).expanduser()
     try:
-        return trained(np.stack([read_image(path, trained.shape)]))[0]
+        return trained(np.stack([read_image(path, trained.shape, trained.square)]))[0]
     except FileNotFoundError:
         raise DataError(f"no image {path}") from None
     except (OSError, ValueError) as error:

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedssl._version import __version__
 from fedssl.errors import ConfigError, RunError, did_you_mean
 from fedssl.models import rebuild as rebuilding
 from fedssl.storage import write_atomic, write_text
-from fedssl.use.card import card
+from fedssl.use.card import card, input_of
 from fedssl.use.classifier import load_network
 from fedssl.use.trained import Trained
 
@@ -142,5 +143,21 @@ def _onnx(trained: Trained, path: Path) -> list[Path]:
                 worst = float(np.abs(found - expected).max())
                 raise RunError(f"ONNX gives other numbers than PyTorch (by up to {worst:.2g}): not written")
 
+        _add_metadata(temporary, trained)
+
     write_atomic(path, write)
     return [path]
+
+
+def _add_metadata(file: Path, trained: Trained) -> None:
+    """How images are prepared, and the names of classes, as metadata of an ONNX file."""
+    import onnx
+
+    model = onnx.load(str(file))
+    classes = trained.description.get("classes")
+    about = {**input_of(trained), "normalisation": "part of the file", "made by": f"fedssl {__version__}"}
+    if classes:
+        about["classes"] = json.dumps(list(classes), ensure_ascii=False)
+    for key, value in about.items():
+        model.metadata_props.add(key=key.replace(" ", "_"), value=value)
+    onnx.save(model, str(file))

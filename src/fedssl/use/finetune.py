@@ -23,6 +23,7 @@ from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.semi import batches
 from fedssl.models.describe import rebuild
 from fedssl.models.pointwise import replace_narrow_strides
+from fedssl.normalisation import shortest
 from fedssl.rng import derive, torch_rng
 from fedssl.use.classifier import on_top, save_classifier
 from fedssl.use.trained import Trained, load_trained
@@ -116,7 +117,13 @@ def _images(
     height, width, channels = trained.shape
     if height != width:
         raise ConfigError(f"the encoder takes images of {height}×{width}: only square ones can be fine-tuned")
-    data = DataConfig(name="folder", root=str(folder), size=height, channels=channels)
+    data = DataConfig(
+        name="folder",
+        root=str(folder),
+        size=height,
+        channels=channels,
+        resize="crop" if trained.square else "squash",
+    )
     train, test = sets.load(data, seed, progress)
     if train.y is None or test is None:
         raise DataError(f"{folder} has no labels: put the images of each class into a folder of its own")
@@ -126,7 +133,7 @@ def _images(
 
 
 def _per_class(train: ImageSet, labels: int, seed: int) -> Tensor:
-    """Sorted positions of so many images of each class; a class with fewer gives all it has."""
+    """Sorted positions of `count` images of each class, or of all images of a smaller class."""
     assert train.y is not None
     chosen = []
     for label in range(len(train.classes)):
@@ -155,7 +162,7 @@ def _train(
     progress: Progress | None,
 ) -> None:
     given = trained.description["input"]
-    mean, std = given["mean"][0], given["std"][0]
+    mean, std = shortest(tuple(given["mean"])), shortest(tuple(given["std"]))
     views = Views.of(images, build_recipe("supervised"), "supervised", mean, std, num_views=1)
     assert images.y is not None
     network.requires_grad_(True)
@@ -185,6 +192,5 @@ def _outputs(
     network: nn.Module, images: ImageSet, trained: Trained, progress: Progress | None = None
 ) -> Tensor:
     given = trained.description["input"]
-    return extract(
-        network, images, mean=given["mean"][0], std=given["std"][0], device=trained.device, progress=progress
-    )
+    mean, std = shortest(tuple(given["mean"])), shortest(tuple(given["std"]))
+    return extract(network, images, mean=mean, std=std, device=trained.device, progress=progress)

@@ -51,6 +51,11 @@ class Trained:
         return given["size"][0], given["size"][1], given["channels"]
 
     @property
+    def square(self) -> bool:
+        """Whether only the square in the middle of an image goes in (data.resize=crop)."""
+        return bool(self.description["input"].get("resize") == "crop")
+
+    @property
     def features(self) -> int:
         width: int = self.description["features"]
         return width

@@ -85,7 +85,8 @@ class Sites:
         self.processes: list[Process] = []
 
     def configure(self, values: dict[str, Any], **keys: Any) -> None:
-        config = load(values, {**SHAPE, "engine.name": "flower", "participation.max_change": 10.0, **keys})
+        served = {"engine.name": "flower", "participation.max_change": 10.0, "log.audit": True}
+        config = load(values, {**SHAPE, **served, **keys})
         write_toml(self.folder / "server.toml", config.to_dict())
 
     def server(self) -> Process:
@@ -109,6 +110,7 @@ class Sites:
             *("client", "--server", f"localhost:{port}", "--data", str(self.images[number])),
             *("--state", str(self.state(name))),
             *(trust or ("--certs", str(self.folder / "keys" / name))),
+            "--trust",  # methods of the tests
         )
 
     def state(self, name: str) -> Path:

@@ -11,13 +11,15 @@ pytest.importorskip("flwr")
 from flwr.app import Array
 from flwr.proto.message_pb2 import PushObjectRequest
 
+from fedssl.engines.audit_log import AuditLog, verify
 from fedssl.engines.flower.gate import CHUNK, Gate
 
 HERE, THERE = ("127.0.0.1", 5000), ("203.0.113.9", 5000)
 MAX = 3 * CHUNK
+TOKEN = "0" * 64
 
 
-def ask(path, body=b"", client=THERE, server=("192.0.2.1", 8000), answer=(200, b"ok")):
+def ask(path, body=b"", client=THERE, server=("192.0.2.1", 8000), answer=(200, b"ok"), token="", audit=None):
     """Send a request through the gate; its answer, and whether the SuperLink saw it."""
     seen, sent = [], []
 
@@ -41,8 +43,9 @@ def ask(path, body=b"", client=THERE, server=("192.0.2.1", 8000), answer=(200, b
     async def send(event):
         sent.append(event)
 
-    scope = {"type": "http", "path": path, "client": client, "server": server}
-    asyncio.run(Gate(superlink, MAX)(scope, receive, send))
+    headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    scope = {"type": "http", "path": path, "client": client, "server": server, "headers": headers}
+    asyncio.run(Gate(superlink, MAX, TOKEN, audit)(scope, receive, send))
     return sent[0]["status"], sent[1]["body"], seen
 
 
@@ -56,10 +59,43 @@ def test_what_starts_code_is_for_the_servers_own_machine(path, path_end, caplog)
     assert (status, seen) == (403, [])
     assert "is for the server's own machine" in body.decode()
     assert f"refused 203.0.113.9: {path}" in caplog.text
-    assert ask(path, b"x", client=HERE) == (200, b"ok", [b"x"])
-    assert ask(path, b"x", client=("192.0.2.1", 1), server=("192.0.2.1", 8000))[0] == 200  # from itself
-    assert ask(path, b"x", client=("::1", 1))[0] == 200
-    assert ask(path, b"x", client=None)[0] == 403
+    assert ask(path, b"x", client=HERE, token=TOKEN) == (200, b"ok", [b"x"])
+    own = ("192.0.2.1", 1)
+    assert ask(path, b"x", client=own, server=("192.0.2.1", 8000), token=TOKEN)[0] == 200  # from itself
+    assert ask(path, b"x", client=("::1", 1), token=TOKEN)[0] == 200
+    assert ask(path, b"x", client=None, token=TOKEN)[0] == 403
+    assert ask(path, b"x", token=TOKEN)[0] == 403  # from elsewhere also with the token
+
+
+@pytest.mark.parametrize("token", ["", "1" * 64, TOKEN[:-1], TOKEN + "0"])
+def test_another_local_user_does_not_start_runs(token):
+    for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs", ""):
+        status, body, seen = ask(path, b"x", client=HERE, token=token)
+        assert (status, seen) == (401, [])
+        assert "is for those who have the server's token" in body.decode()
+    # The server's own processes: Flower checks the secret that they share, or the token of their task.
+    assert ask("/v1/runtime/acquire-task", b"x", client=HERE)[0] == 200
+
+
+def test_a_refusal_is_in_the_audit_log_once_a_minute(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("fedssl.engines.flower.gate.time.monotonic", lambda: now[0])
+    gate = Gate(None, MAX, TOKEN, AuditLog(tmp_path))
+
+    def knock(address, path="/v1/control/start-run"):
+        gate._note({"client": (address, 1), "path": path}, "no\nentry")
+
+    for second in range(90):
+        now[0] = 1000.0 + second
+        knock("203.0.113.9")
+    knock("203.0.113.10")
+    for address in range(300):  # a crowd does not fill the disk either
+        knock(f"198.51.100.{address}")
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [line["address"] for line in lines[:3]] == ["203.0.113.9", "203.0.113.9", "203.0.113.10"]
+    assert lines[0]["reason"] == "no entry"
+    assert len(lines) == 101
+    verify(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +131,7 @@ def test_what_is_broken_off_or_no_http_does_not_get_through(kind):
         sent.append(event)
 
     scope = {"type": kind, "path": "/v1/fleet/push-messages", "client": THERE, "server": ("192.0.2.1", 1)}
-    asyncio.run(Gate(superlink, MAX)(scope, receive, send))
+    asyncio.run(Gate(superlink, MAX, TOKEN)(scope, receive, send))
     assert seen == []
 
 

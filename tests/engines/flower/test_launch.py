@@ -16,6 +16,7 @@ from fedssl.cli import main
 from fedssl.config import load
 from fedssl.engines.flower import launch
 from fedssl.engines.flower.certs import make_certs
+from fedssl.engines.flower.home import Home
 from fedssl.engines.flower.launch import Place, open_run, server_defaults
 from fedssl.errors import ConfigError
 from fedssl.rundir import RunDir
@@ -31,9 +32,10 @@ def test_a_servers_defaults_give_way_to_what_is_said():
         "data.name": "none",
         "checkpoint.every": 1,
         "participation.max_change": 10.0,
+        "log.audit": True,
     }
     said = {"checkpoint": {"every": 7}, "data": "digits", "participation": {"max_change": 0.0}}
-    assert server_defaults(said) == {"engine.name": "flower"}
+    assert server_defaults(said) == {"engine.name": "flower", "log.audit": True}
 
 
 def test_sites_keep_their_numbers_when_others_come(tmp_path):
@@ -102,6 +104,27 @@ def test_commands_that_make_no_sense(tmp_path, monkeypatch, capsys, words, said)
     assert main(words) in (1, 2)
     assert said in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_keys_that_others_can_read_are_refused(tmp_path):
+    make_certs(tmp_path, [], ["a"])
+    for key in (tmp_path / "server" / "server.key", tmp_path / "a" / "a.key"):
+        key.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"others can read .*server.key \(mode 640\): chmod 600"):
+        Place("0.0.0.0", 8000, tmp_path / "server").words()
+    with pytest.raises(ConfigError, match=r"others can read .*a.key"):
+        launch.private_key(tmp_path / "a")
+
+
+def test_secrets_are_for_the_user_alone(tmp_path):
+    state = tmp_path / "state"
+    for _ in range(2):
+        home = Home(state / "flower")
+        home.connect("127.0.0.1:1", None)
+    for file in ("control.token", "superexec.secret", "credentials.yaml"):
+        assert (home.folder / file).stat().st_mode & 0o777 == 0o600
+    assert home.folder.stat().st_mode & 0o777 == 0o700
+    assert (home.folder / "control.token").read_text() not in str(home.environment)
 
 
 def test_a_client_counts_its_images_and_has_the_name_of_its_key(tmp_path, monkeypatch, capsys):

@@ -1,9 +1,12 @@
 """A SuperLink and SuperNodes in processes of their own, over TLS with registered keys."""
 
+import contextlib
 import http.client
+import json
 import os
 import socket
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +24,10 @@ from tests.suite.waiting import PATIENCE
 import fedssl
 from fedssl.config import load
 from fedssl.data.federation import federate
-from fedssl.engines.flower.certs import make_certs
-from fedssl.engines.flower.home import Home
+from fedssl.engines.audit_log import verify
+from fedssl.engines.checkpoint import check_models
+from fedssl.engines.flower.certs import make_certs, rotate
+from fedssl.engines.flower.home import CONNECTION, Home
 from fedssl.engines.flower.launch import Place, superlink
 from fedssl.storage import load_tensors
 
@@ -51,9 +56,22 @@ def test_real_processes_give_the_same_bits_as_one(tmp_path, objective, method):
         sites.configure(base, **keys, **{"participation.min_clients": 2})
         server = sites.server()
         sites.wait(sites.has_keys, "sites should be registered", server)
+        rotate(sites.folder / "keys", [sites.names[0]])  # the running server takes up the new key
+        accepted = f"{sites.names[0]} may connect"
+        sites.wait(lambda: server.said().count(accepted) == 2, "the new key should be accepted", server)
         clients = [sites.client(number) for number in range(2)]
-        sites.wait(lambda: server.popen.poll() is not None, "the run should end", *clients)
+        seen: set[str] = set()
+
+        def ended():
+            seen.update(command_lines())
+            return server.popen.poll() is not None
+
+        sites.wait(ended, "the run should end", *clients)
         assert server.popen.returncode == 0, server.said()
+        assert any("serverapp" in line for line in seen)
+        assert any("clientapp" in line for line in seen)
+        assert not [line for line in seen if "--token" in line]
+        check_audit_log(sites, rounds=2)
         assert_same_server(sites.run, local.path, 2)
         if method != "featarc":
             assert digest(sites.run) == digest(local)
@@ -63,6 +81,26 @@ def test_real_processes_give_the_same_bits_as_one(tmp_path, objective, method):
         assert (second / "encoder.safetensors").exists()
     finally:
         sites.close()
+
+
+def command_lines():
+    """What `ps` shows of all processes."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def check_audit_log(sites, rounds):
+    found = verify(sites.run)
+    assert set(found.models) == set(range(1, rounds + 1))
+    assert check_models(sites.run / "checkpoints", found.models) == rounds
+    entries = [json.loads(line) for line in (sites.run / "audit.jsonl").read_text().splitlines()]
+    events = [entry["event"] for entry in entries]
+    assert events.count("key revoked") == 1
+    assert events.count("key accepted") == 3
+    assert {entry["site"] for entry in entries if entry["event"] == "connected"} == set(sites.names)
+    uploads = [upload for entry in entries if entry["event"] == "aggregated" for upload in entry["uploads"]]
+    assert len({upload["sha256"] for upload in uploads}) == len(uploads) == rounds * len(sites.names)
 
 
 def test_nodes_and_server_are_killed_strangers_and_rubbish_are_refused_and_the_run_completes(tmp_path):
@@ -163,7 +201,7 @@ def check_what_was_sent(sites, config):
         for file in folder.iterdir():
             assert file.read_bytes() not in sent
     for client in range(3):  # Mallory's last memory is searched for with the others' below
-        for file in sites.state(f"site-{client}").rglob("round-*.safetensors"):
+        for file in sorted(sites.state(f"site-{client}").rglob("round-*.safetensors"))[-1:]:
             memory, _ = load_tensors(file)
             for name, value in memory.items():
                 if value.is_floating_point() and value.numel() >= 16:
@@ -187,12 +225,18 @@ def test_the_gate_stands_before_a_real_superlink(tmp_path):
         connection.request("POST", path, b"", {"Content-Type": PROTOBUF_MEDIA_TYPE})
         return connection.getresponse().status
 
-    with superlink(Home(tmp_path / "home"), Place("127.0.0.1", port, None), 1 << 20):
+    home = Home(tmp_path / "home")
+    home.connect(f"127.0.0.1:{port}", None)
+    with superlink(home, Place("127.0.0.1", port, None), 1 << 20):
         for path in ("/v1/control/list-runs", "/v1/control/register-node", "/v1/runtime/acquire-task"):
             assert status(other, path) == 403
-            assert status("127.0.0.1", path) != 403
+            assert status("127.0.0.1", path) == 401  # another local user has neither token nor secret
         assert status(other, "/v1/fleet/pull-messages") == 401  # it gets through, but has no key
+        assert home.ask("list", CONNECTION)["runs"] == []  # the server's own user has the token
+        for file in home.folder.glob("superlink.db*"):
+            assert file.stat().st_mode & 0o077 == 0
     assert "is for the server's own machine" in (tmp_path / "home" / "superlink.log").read_text()
+    verify(tmp_path)  # refusals are in the audit log
 
 
 def outward_address():

@@ -50,7 +50,7 @@ def test_losses_are_the_objectives_at_the_points_of_the_plane(tmp_path: Path):
     config = directory.config()
     federation = federate(config)
     model = build_network(config, (8, 8), 1, 10).model
-    last = Checkpoints(directory.checkpoints, 0, MemoryStore(directory.memories, 1)).load(3).model
+    last = Checkpoints(directory.checkpoints, 0, MemoryStore(directory.memories, 1)).load(3).server.model
     start = 0
     for name, parameter in model.named_parameters():
         place = slice(start, start + parameter.numel())

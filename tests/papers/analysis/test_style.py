@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedssl.evaluation.styles import StyleFeatures
+from fedssl.evaluation.style_features import StyleFeatures
 from fedssl.papers.analysis.style import embed, of_run, save_picture
 from fedssl.rng import torch_rng
 from tests.small import small_run
 
 
-def test_what_lies_apart_lies_apart_in_two_dimensions() -> None:
+def test_separate_clusters_are_separate_in_two_dimensions() -> None:
     noise = torch.randn(60, 8, generator=torch_rng(0, "noise"))
     clients = torch.arange(60) // 20
     seen = StyleFeatures(noise + 40 * torch.eye(8)[clients], clients, None, ())

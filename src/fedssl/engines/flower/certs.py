@@ -4,7 +4,8 @@
     OUT/server/           for the server: its certificate and key, and the public keys of the sites
     OUT/SITE/             for a site: its private key, and the authority's certificate
 
-What exists already is left as it is, so that a site can be added later.
+What exists already is left as it is, so that a site can be added later. A running server takes up changed and
+removed public keys without a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedssl.errors import ConfigError
+from fedssl.errors import ConfigError, did_you_mean
+from fedssl.storage import write_private, write_text
 
 DAYS = 365
 LOCAL = ("localhost", "127.0.0.1")  # Flower's own processes on the server talk to each other there
@@ -45,6 +47,29 @@ def make_certs(out: Path, hosts: Sequence[str], sites: Sequence[str]) -> list[Pa
         if not (out / name / f"{name}.key").exists():
             made += _site(out, name)
     return made
+
+
+def rotate(out: Path, names: Sequence[str]) -> list[Path]:
+    """Replace the keys of sites; the server refuses the old ones from then on. The files written."""
+    for name in names:
+        _existing(out, name)
+    return [file for name in names for file in _key_pair(out, name)]
+
+
+def revoke(out: Path, names: Sequence[str]) -> list[Path]:
+    """Remove the public keys of sites from the server's folder: they may not connect any more."""
+    files = [_existing(out, name) for name in names]
+    for file in files:
+        file.unlink()
+    return files
+
+
+def _existing(out: Path, name: str) -> Path:
+    file = out / "server" / "sites" / f"{name}.pub"
+    if not file.exists():
+        known = (found.stem for found in file.parent.glob("*.pub"))
+        raise ConfigError(f"no key of a site {name!r} in {file.parent}: {did_you_mean(name, known)}")
+    return file
 
 
 def check_name(name: str) -> None:
@@ -82,14 +107,17 @@ def _authority(out: Path, hosts: list[str]) -> list[Path]:
 
 
 def _site(out: Path, name: str) -> list[Path]:
+    return [*_key_pair(out, name), _write(out / name / "ca.crt", (out / "ca.crt").read_bytes())]
+
+
+def _key_pair(out: Path, name: str) -> list[Path]:
     """A key pair in the form that Flower reads: one half for the site, the other for the server."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return [
-        _write(out / name / f"{name}.key", _private(key, serialization.PrivateFormat.OpenSSH), secret=True),
-        _write(out / name / "ca.crt", (out / "ca.crt").read_bytes()),
-        _write(out / "server" / "sites" / f"{name}.pub", public + f" {name}\n".encode()),
-    ]
+    private, shared = out / name / f"{name}.key", out / "server" / "sites" / f"{name}.pub"
+    write_private(private, _private(key, serialization.PrivateFormat.OpenSSH).decode())
+    write_text(shared, public.decode() + f" {name}\n")  # whole at once: a running server may read it now
+    return [private, shared]
 
 
 def _builder(

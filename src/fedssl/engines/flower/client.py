@@ -6,6 +6,7 @@ A simulated node finds both where the server has put them.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -46,6 +47,24 @@ def train(message: Message, context: Context) -> Message:
     if outcome.failure:
         log.warning("round %s without this site: %s", text["round"], outcome.failure)
     return Message(messages.reply(outcome, text["config"]["wire"]["dtype"]), reply_to=message)
+
+
+@app.query("secure")
+def exchange(message: Message, context: Context) -> Message:
+    """Answer one exchange of secure aggregation. What is left of training is on this node's disk."""
+    from fedssl.privacy.secure.client import Refused, SecureClient
+    from fedssl.privacy.secure.server import Answer
+
+    text, node = messages.read_text(message.content, longest=1 << 24), context.node_config
+    client, round = int(text["client"]), int(text["round"])
+    memories = run_folder(text, node) / "memories" if "data" in node else simulated_memories(text["setup"])
+    try:
+        secure = SecureClient(memories / str(client) / "secure", client, round)
+        answer = Answer(client, secure.answer(text["stage"], text["data"].encode()))
+    except Refused as refused:
+        log.warning("round %s, secure aggregation: %s", round, refused)
+        answer = Answer(client, failure=str(refused))
+    return Message(messages.secure_reply(answer), reply_to=message)
 
 
 @app.evaluate()
@@ -97,7 +116,8 @@ def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any])
         runner, threads = simulated_runner(text["setup"]), int(text["threads"])
     models = [unpack(data, runner.config.wire.max_mb * MEGABYTE) for data in tensors]
     broadcast = Broadcast.from_states(models, text["values"])
-    return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads)
+    measure = text.get("measure", "")
+    return runner, Task(int(text["round"]), client, broadcast, memory_round, threads=threads, measure=measure)
 
 
 @lru_cache(maxsize=1)
@@ -106,6 +126,11 @@ def simulated_runner(folder: str) -> ClientRunner:
     from fedssl.engines.worker import set_up
 
     return set_up(Path(folder))
+
+
+def simulated_memories(folder: str) -> Path:
+    """Where simulated clients keep what is theirs."""
+    return Path(json.loads((Path(folder) / "setup.json").read_text())["memories"])
 
 
 def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
@@ -118,8 +143,10 @@ def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
     from fedssl.data.sets import load_whole
     from fedssl.engines.live import LiveRun
     from fedssl.engines.memory import MemoryStore
+    from fedssl.trust import names_from, trusting
 
-    config = own_config(from_values(text["config"]), node)
+    with names_from("the server's config"), trusting(bool(node.get("trust"))):
+        config = own_config(from_values(text["config"]), node)
     torch.set_num_threads(config.engine.threads)
     images = load_whole(config.data)
     nothing = np.empty(0, dtype=np.int64)
@@ -163,6 +190,8 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
     encoder = config.objective.encoder(config, images.size, images.channels)
     RunDir(run_folder(text, node)).write_encoder(
         {name: value.detach().cpu() for name, value in module.state_dict().items()},
-        describe_with_input(encoder, config.data.mean, config.data.std, images.size, images.channels)
+        describe_with_input(
+            encoder, config.data.mean, config.data.std, images.size, images.channels, config.data.resize
+        )
         | {"trained": f"client {task.client}"},
     )

@@ -101,6 +101,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
     "data.name": "none",
     "checkpoint.every": 1,
     "participation.max_change": 10.0,
+    "log.audit": True,
 }
 
 

@@ -1,25 +1,33 @@
 """What stands before a SuperLink that can be reached from elsewhere.
 
 Flower serves everything on one port. What starts runs and registers keys, and what runs the server's own
-processes, is for this machine alone: otherwise whoever reaches the port could have code of theirs run at
-every site. What sites may send is bounded before it is read, and a refusal leaves a line in the log.
+processes, is for this machine alone, and there for those who have the server's token: otherwise whoever
+reaches the port could start runs at every site. What sites may send is bounded before it is read, and a
+refusal leaves a line in the log.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from flwr.proto.message_pb2 import PushObjectRequest
 from google.protobuf.message import DecodeError
 
+from fedssl.engines.audit_log import AuditLog
+
 FLEET, PUSH = "/v1/fleet/", "/v1/fleet/push-object"
+RUNTIME = "/v1/runtime/"  # for the server's own processes, each of which Flower knows by a secret
 CHUNK = 5 << 20  # Flower cuts arrays into pieces of this size
 ROOM = 1 << 16  # bytes that a request may have beside what it carries
 ENTRY = 128  # bytes that a piece takes in the list of what is to come
+AGAIN = 60.0  # seconds after which the same refusal is noted again
+MOST_NOTED = 100  # refusals noted in that time
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -39,11 +47,16 @@ class Refusal(Exception):
 
 
 class Gate:
-    """ASGI middleware: lets sites reach what is for sites, in messages of at most `max_bytes`."""
+    """ASGI middleware: lets sites reach what is for sites, in messages of at most `max_bytes`.
 
-    def __init__(self, app: App, max_bytes: int) -> None:
-        self.app = app
+    All else needs the token of the server, and a caller on the same machine.
+    """
+
+    def __init__(self, app: App, max_bytes: int, token: str, audit: AuditLog | None = None) -> None:
+        self.app, self.audit = app, audit
         self.pieces = -(-max_bytes // CHUNK)
+        self.authorization = f"Bearer {token}".encode()
+        self._noted: dict[tuple[str, str], float] = {}  # when a caller's refusal was last noted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -51,20 +64,27 @@ class Gate:
             return
         if scope["type"] != "http":  # Flower speaks nothing else
             return
-        if is_local(scope):
-            await self.app(scope, receive, log_refusals(scope, send))
-            return
         try:
             if not scope["path"].startswith(FLEET):
-                raise Refusal(403, f"{scope['path']} is for the server's own machine")
+                self._check_owner(scope)
+                await self.app(scope, receive, send)
+                return
             body = await self._read(scope, receive)
             if scope["path"] == PUSH:
                 self._check_object(body)
         except Refusal as refused:
-            log_refusal(scope, str(refused))
+            self._note(scope, str(refused))
             await answer(send, refused)
             return
-        await self.app(scope, replay_body(body, receive), log_refusals(scope, send))
+        await self.app(scope, replay_body(body, receive), self._noting(scope, send))
+
+    def _check_owner(self, scope: Scope) -> None:
+        """Whether it is the server's own user who asks."""
+        if not is_local(scope):
+            raise Refusal(403, f"{scope['path']} is for the server's own machine")
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if not scope["path"].startswith(RUNTIME) and not hmac.compare_digest(given, self.authorization):
+            raise Refusal(401, f"{scope['path']} is for those who have the server's token")
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
         """The request's body, as long as it is not longer than a right one can be."""
@@ -91,6 +111,32 @@ class Gate:
         if pieces > self.pieces:
             raise Refusal(413, f"an array of {pieces:,} pieces: at most {self.pieces} are accepted")
 
+    def _noting(self, scope: Scope, send: Send) -> Send:
+        """Pass on what the SuperLink answers, and note what it refuses to sites."""
+        status = 0
+
+        async def passing(event: Event) -> None:
+            nonlocal status
+            status = event.get("status", status)
+            body = event.get("body", b"")
+            if status >= 400 and body:
+                self._note(scope, body[:300].decode(errors="replace"))
+            await send(event)
+
+        return passing
+
+    def _note(self, scope: Scope, reason: str) -> None:
+        """Note a refusal, once a minute for the same caller and path: nobody can fill the disk with them."""
+        client, path, now = scope.get("client"), scope["path"][:100], time.monotonic()
+        who, said = client[0] if client else "somebody", " ".join(reason.split())
+        self._noted = {key: at for key, at in self._noted.items() if now - at < AGAIN}
+        if (who, path) in self._noted or len(self._noted) >= MOST_NOTED:
+            return
+        self._noted[who, path] = now
+        log.warning("refused %s: %s", who, said)
+        if self.audit is not None:
+            self.audit.append("refused", address=who, path=path, reason=said)
+
 
 def is_local(scope: Scope) -> bool:
     """Whether a request comes from this machine."""
@@ -99,26 +145,6 @@ def is_local(scope: Scope) -> bool:
         return False
     same = server is not None and client[0] == server[0]
     return same or ipaddress.ip_address(client[0]).is_loopback
-
-
-def log_refusals(scope: Scope, send: Send) -> Send:
-    """Pass on what the SuperLink answers, and note what it refuses to sites."""
-    status = 0
-
-    async def passing(event: Event) -> None:
-        nonlocal status
-        status = event.get("status", status)
-        body = event.get("body", b"")
-        if status >= 400 and body and scope["path"].startswith(FLEET):
-            log_refusal(scope, body[:300].decode(errors="replace"))
-        await send(event)
-
-    return passing
-
-
-def log_refusal(scope: Scope, reason: str) -> None:
-    client = scope.get("client")
-    log.warning("refused %s: %s", client[0] if client else "somebody", " ".join(reason.split()))
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from fedssl.errors import RunError
-from fedssl.storage import write_toml
+from fedssl.storage import private_folder, write_private, write_toml
 
 CONNECTION = "fedssl"  # what the SuperLink is called in Flower's own config
+SECRET, TOKEN = "superexec.secret", "control.token"  # files that only the user can read
 
 
 class Home:
-    """A folder that Flower's processes take for theirs, and the environment that tells them so."""
+    """A folder that Flower's processes take for theirs, and the environment that tells them so.
+
+    It holds two secrets, new at every start: one makes the process known that starts apps, the other is the
+    token without which the SuperLink takes no run and no key. Nobody but the user can read the folder.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.resolve()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = private_folder(folder.resolve())
+        self._token = secrets.token_hex(32)
+        write_private(self.folder / TOKEN, self._token)
+        write_private(self.folder / SECRET, secrets.token_hex(32))
         programs = str(Path(sys.executable).parent)  # Flower starts its own programs by name
         self.environment = {
             **os.environ,
@@ -38,14 +47,21 @@ class Home:
         write_toml(
             self.folder / "config.toml", {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         )
+        account = {"authn-type": "oidc", "oidc-access-token": self._token, "oidc-refresh-token": "none"}
+        stored = {
+            f"flower.account-auth.{address}.{key}": base64.b64encode(value.encode()).decode()
+            for key, value in account.items()
+        }
+        write_private(self.folder / "credentials.yaml", json.dumps(stored))
 
     def start(self, kind: str, *words: str, log: Path | None = None) -> subprocess.Popen[bytes]:
         """A SuperLink or a SuperNode that ends when this process does."""
-        command = [sys.executable, "-m", "fedssl.engines.flower.process", str(os.getpid()), kind, *words]
+        from fedssl.engines.flower import process
+
         if log is None:
-            return subprocess.Popen(command, env=self.environment)
-        with open(log, "ab") as output:
-            return subprocess.Popen(command, env=self.environment, stdout=output, stderr=output)
+            return process.start(kind, words, self.environment)
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
+            return process.start(kind, words, self.environment, output)
 
     def follow(self, *words: str) -> subprocess.Popen[str]:
         """A command of Flower's whose lines are read while it runs."""

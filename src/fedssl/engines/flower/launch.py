@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedssl.config import Config, load
+from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower.engine import SERVER_DEFAULTS, Flower, needs_flower
 from fedssl.engines.flower.home import CONNECTION, Home
-from fedssl.engines.flower.sites import read_keys, register
+from fedssl.engines.flower.sites import read_keys, register, watching
 from fedssl.engines.wire import MEGABYTE
 from fedssl.errors import ConfigError, RunError
+from fedssl.privacy.refusals import check_config
 from fedssl.rundir import RunDir
-from fedssl.storage import write_text, write_toml
+from fedssl.storage import private_folder, write_text, write_toml
 
 APP = Path(__file__).parent / "app"
 START = 300.0  # seconds that a SuperLink may take to start
@@ -43,12 +46,12 @@ class Place:
         place = ["--host", self.host, "--port", str(self.port)]
         if self.certs is None:
             return [*place, "--insecure"]
-        files = (
-            ("--ssl-ca-certfile", "ca.crt"),
-            ("--ssl-certfile", "server.crt"),
-            ("--ssl-keyfile", "server.key"),
-        )
-        named = [word for option, file in files for word in (option, str(existing_file(self.certs / file)))]
+        files = {
+            "--ssl-ca-certfile": existing_file(self.certs / "ca.crt"),
+            "--ssl-certfile": existing_file(self.certs / "server.crt"),
+            "--ssl-keyfile": private(self.certs / "server.key"),
+        }
+        named = [word for option, file in files.items() for word in (option, str(file))]
         return [*place, *named, "--enable-supernode-auth"]
 
 
@@ -75,6 +78,14 @@ def existing_file(file: Path) -> Path:
     return file.resolve()
 
 
+def private(file: Path) -> Path:
+    """A key that nobody else can read, or an error."""
+    mode = existing_file(file).stat().st_mode & 0o777
+    if mode & 0o077 and os.name == "posix":
+        raise ConfigError(f"others can read {file} (mode {mode:o}): chmod 600 {file}")
+    return file.resolve()
+
+
 # --- server ---------------------------------------------------------------------------------------
 
 
@@ -93,12 +104,14 @@ def server(
     if directory.result_file.exists():
         tell(f"{out} has finished already")
         return
-    home = Home(directory.path / "flower")
+    home, audit = Home(directory.path / "flower"), AuditLog(directory.path)
     home.connect(f"127.0.0.1:{place.port}", None if place.certs is None else place.certs / "ca.crt")
     with superlink(home, place, directory.config().wire.max_mb * MEGABYTE):
         tell(f"listening on {place.host}:{place.port}")
-        register(home, keys, tell)
-        run_to_end(home, directory, tell)
+        register(home, keys, tell, audit)
+        folder, known = place.certs and place.certs / "sites", list(keys) or sites
+        with watching(folder, known, home, tell, audit) if folder else nullcontext():
+            run_to_end(home, directory, tell)
 
 
 def server_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +133,7 @@ def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
     if not (out / "config.toml").exists():
         config = with_sites(config, sites)
         config.engine.federation(config)  # what is wrong shows before anything is begun
+        check_config(config)
         return RunDir.create(out, config)
     directory = RunDir.open(out)
     stored = directory.config()
@@ -129,7 +143,7 @@ def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
         raise ConfigError(
             f"{out} holds a run with another config: see its config.toml, or choose another --out"
         )
-    write_toml(out / "config.toml", with_sites(stored, numbered).to_dict())
+    directory.write_config(with_sites(stored, numbered))
     return directory
 
 
@@ -246,6 +260,7 @@ class Site:
     name: str
     threads: int = 0
     device: str = ""
+    trust: bool = False  # run Python files and modules that the server's config names
 
     def words(self) -> list[str]:
         if self.certs is None:
@@ -258,17 +273,20 @@ def private_key(certs: Path) -> Path:
     keys = sorted(certs.glob("*.key"))
     if len(keys) != 1:
         raise ConfigError(f"{certs} holds {len(keys)} private keys (NAME.key), not one: see `fedssl certs`")
-    return keys[0].resolve()
+    return private(keys[0])
 
 
 def client(site: Site, tell: Tell) -> None:
     """Take part in whatever the server runs, until somebody stops it."""
     needs_flower()
     words = site.words()
+    if not site.state.exists():
+        private_folder(site.state)
+    private_folder(site.state / "runs")  # memories and encoders
     home = Home(site.state / "flower")
     node = {"data": str(site.data.resolve()), "state": str(site.state.resolve()), "name": site.name}
     settings = home.folder / "node.toml"
-    write_toml(settings, {**node, "threads": site.threads, "device": site.device})
+    write_toml(settings, {**node, "threads": site.threads, "device": site.device, "trust": site.trust})
     delay = RETRY[0]
     while True:
         if site.certs is None and speaks_tls(site.server):

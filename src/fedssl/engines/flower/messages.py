@@ -6,18 +6,31 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
+from flwr.common.constant import ErrorCode
 from pydantic import Field, ValidationError
 
 from fedssl.engines import wire
 from fedssl.engines.tasks import Outcome
 from fedssl.engines.wire import WireError
 from fedssl.options import Options, explain
+from fedssl.privacy.secure.server import Answer
 from fedssl.state import State, Upload
 
 TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # what is asked of a node, in Flower's words
+SECURE = "query.secure"  # an exchange of secure aggregation
 LONGEST = 1 << 20  # characters of a reply's JSON
 MOST = 1 << 53  # no count, and no number beside the tensors, is larger
+
+# What Flower says in place of an answer, in our words.
+PROBLEMS = {
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the site's fedssl could not be started; its own output says why",
+    ErrorCode.MESSAGE_UNAVAILABLE: "lost: the site did not fetch its task, or did not answer in time",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "lost: the site's answer did not arrive in time",
+    ErrorCode.NODE_UNAVAILABLE: "lost: the site has not been heard of for too long",
+    ErrorCode.INVALID_FAB: "the site did not accept the server's app",
+    ErrorCode.CLIENT_APP_CRASHED: "the site's training process ended early; it may have run out of memory",
+}
 
 Name = Annotated[str, Field(max_length=256)]
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | float  # whether it is finite is checked with the upload
@@ -89,6 +102,28 @@ def reply(outcome: Outcome, dtype: str) -> RecordDict:
     return records(said.model_dump(), [array(upload.state, dtype)])
 
 
+def secure_reply(answer: Answer) -> RecordDict:
+    """What a node answers in an exchange of secure aggregation."""
+    if answer.failure:
+        return records({"failure": answer.failure[:2000]})
+    size = len(answer.data)
+    return records({}, [Array(dtype="uint8", shape=(size,), stype="bytes", data=answer.data)])
+
+
+def read_secure_answer(content: RecordDict, client: int, longest: int) -> Answer:
+    """What a node answered in an exchange, as far as it can be read."""
+    try:
+        said, arrays = read_text(content), read_tensors(content)
+    except WireError as error:
+        return Answer(client, failure=f"cannot be read: {error}")
+    failure = said.get("failure", "") if isinstance(said, dict) else "an answer without text"
+    if failure or len(arrays) != 1:
+        return Answer(client, failure=str(failure)[:2000] or f"an answer with {len(arrays)} parts, not 1")
+    if len(arrays[0]) > longest:
+        return Answer(client, failure=f"{len(arrays[0]):,} bytes: at most {longest:,} are accepted")
+    return Answer(client, arrays[0])
+
+
 def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
     """What a node answered, as far as it can be read; `longest` bounds the bytes of its tensors.
 
@@ -105,6 +140,13 @@ def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
         return Outcome(client, failure=f"cannot be read: {error}")
     upload = Upload(client, state, said.num_samples, said.loss, said.values)
     return Outcome(client, upload, "", said.views, said.seconds, said.remembers)
+
+
+def problem(error: Error) -> str:
+    """Why there is no answer."""
+    if error.code in PROBLEMS:
+        return PROBLEMS[error.code]
+    return f"no answer: {' '.join(str(error.reason).split())[:2000]}"
 
 
 def _read_reply(content: RecordDict) -> Reply:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import httpx
 from flwr.app import Message
 
+from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower.messages import HELLO, read_text, records
 from fedssl.engines.wire import WireError
 from fedssl.errors import FedsslError
@@ -49,7 +50,7 @@ def pull_answers(grid: Grid, ids: Iterable[str]) -> Iterator[tuple[str, Message 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is connected, and since when: one that was started anew has forgotten what it was asked."""
+    """A connected node, and the time it connected: a restarted node has lost its task."""
 
     id: int
     since: str
@@ -62,8 +63,16 @@ class Nodes:
     server without authentication) is asked who it is.
     """
 
-    def __init__(self, grid: Grid, sites: tuple[str, ...], clients: int, tell: Callable[[str], None]) -> None:
-        self.grid, self.sites, self.clients, self.tell = grid, sites, clients, tell
+    def __init__(
+        self,
+        grid: Grid,
+        sites: tuple[str, ...],
+        clients: int,
+        tell: Callable[[str], None],
+        audit: AuditLog | None = None,
+    ) -> None:
+        self.grid, self.sites, self.clients, self.tell, self.audit = grid, sites, clients, tell, audit
+        self._there: dict[int, Node] = {}
         self._client: dict[int, int | None] = {}  # by node id; None: no client of ours
         self._asked: dict[str, int] = {}
 
@@ -80,7 +89,19 @@ class Nodes:
             client = self._client.get(node)
             if client is not None:
                 found[client] = Node(node, info.last_activated_at)
+        if self.audit is not None:
+            self._note(self.audit, found)
         return dict(sorted(found.items()))
+
+    def _note(self, audit: AuditLog, found: dict[int, Node]) -> None:
+        """Who has come and who has left since the last look."""
+        for client in sorted(self._there.keys() | found.keys()):
+            before, now = self._there.get(client), found.get(client)
+            if now is not None and now != before:
+                audit.append("connected", site=self.sites[client], node=now.id)
+            elif now is None:
+                audit.append("left", site=self.sites[client])
+        self._there = dict(found)
 
     def _introduce(self, node: int, name: object) -> None:
         """A site says (or is known by) its name, a simulated node its number."""
@@ -91,7 +112,7 @@ class Nodes:
             client = self.sites.index(name)
         self._client[node] = client
         if client is None:
-            self.tell(f"node {node} is left out: {str(name)[:64]!r} is none of this run's clients")
+            self.tell(f"node {node} is left out: {str(name)[:64]!r} is not a client of this run")
 
     def _ask(self, nodes: Iterable[int]) -> None:
         asked = set(self._asked.values())

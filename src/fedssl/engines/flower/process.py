@@ -1,43 +1,170 @@
-"""Flower's long-lived processes as children that end with their parent.
+"""Flower's processes, started the safe way; each ends with its parent.
 
-    python -m fedssl.engines.flower.process superlink MAX_BYTES …    behind the gate, see `gate`
-    python -m fedssl.engines.flower.process supernode …
+    python -m fedssl.engines.flower.process PARENT superlink MAX_BYTES …    behind the gate, see `gate`
+    python -m fedssl.engines.flower.process PARENT supernode …
+    python -m fedssl.engines.flower.process PARENT superexec …
+    python -m fedssl.engines.flower.process PARENT serverapp|clientapp …    the token comes on standard input
 
-The rest of the line is what `flower-superlink` and `flower-supernode` take.
+The rest of the line is what Flower's command of that name takes. `$FLWR_HOME` holds the secrets that these
+processes share (`home.Home`).
 """
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
 
 from flwr.supercore.app_utils import start_parent_process_monitor
 
+from fedssl.engines.flower.home import SECRET, TOKEN
 
-def superlink(max_bytes: int) -> None:
+
+def superlink() -> None:
+    """The server: Flower's port behind the gate."""
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
+    from fedssl.engines.audit_log import AuditLog
     from fedssl.engines.flower.gate import Gate
 
+    max_bytes, token = int(sys.argv.pop(1)), (_home() / TOKEN).read_text()
     others = extensions.get_middleware
-    extensions.get_middleware = lambda: (Middleware(Gate, max_bytes=max_bytes), *others())
+    gate = Middleware(Gate, max_bytes=max_bytes, token=token, audit=AuditLog(_home().parent))
+    extensions.get_middleware = lambda: (gate, *others())
+    trust = (
+        ["--insecure"] if "--insecure" in sys.argv else ["--root-certificates", _value("--ssl-ca-certfile")]
+    )
+    _run_tasks_apart(f"127.0.0.1:{_value('--port')}", trust)
     flower_superlink()
 
 
 def supernode() -> None:
+    """A site's connection to the server; its own port is for processes of this user alone."""
     from flwr.supernode.cli import flower_supernode
 
+    _run_tasks_apart(f"{_value('--host')}:{_value('--port')}", ["--insecure"])
     flower_supernode()
+
+
+def superexec() -> None:
+    """Starts the processes of apps, without their tokens on the command line."""
+    from flwr.supercore.cli import flower_superexec
+
+    _flower("flwr.supercore.superexec.run_superexec").get_executor = lambda *_, **__: _executor()
+    flower_superexec()
+
+
+def serverapp() -> None:
+    from flwr.superlink.cli import flwr_serverapp
+
+    _take_token()
+    flwr_serverapp()
+
+
+def clientapp() -> None:
+    """A site's part of a round: always the fedssl that is installed here, whatever app the server sends."""
+    from flwr.supernode.cli import flwr_clientapp
+
+    from fedssl.engines.flower.client import app
+
+    running = _flower("flwr.supernode.runtime.run_clientapp")
+    running.install_from_fab = lambda *_, **__: None
+    running.get_load_client_app_fn = lambda **_: lambda *_: app
+    _take_token()
+    flwr_clientapp()
+
+
+KINDS: dict[str, Callable[[], None]] = {
+    "superlink": superlink,
+    "supernode": supernode,
+    "superexec": superexec,
+    "serverapp": serverapp,
+    "clientapp": clientapp,
+}
+
+
+def start(
+    kind: str,
+    words: Sequence[str],
+    environment: dict[str, str] | None = None,
+    output: IO[bytes] | int | None = None,
+    **options: Any,
+) -> subprocess.Popen[bytes]:
+    """Start one of these processes as a child of this one.
+
+    Args:
+        kind: which one.
+        words: the rest of its command line.
+        environment: None: that of this process.
+        output: where it prints to; None: where this process does.
+        options: further ones of `subprocess.Popen`.
+    """
+    command = [sys.executable, "-m", "fedssl.engines.flower.process", str(os.getpid()), kind, *words]
+    return subprocess.Popen(command, env=environment, stdout=output, stderr=output, **options)
+
+
+def _run_tasks_apart(address: str, trust: list[str]) -> None:
+    """Let a process of our own start apps, known by a secret: no other local process is given a task."""
+    secret = ["--superexec-auth-secret-file", str(_home() / SECRET)]
+    parent = ["--parent-pid", str(os.getpid())]
+    start("superexec", ["--runtime-api-address", address, *trust, *secret, *parent], start_new_session=True)
+    sys.argv += ["--isolation", "process", *secret]
+    os.umask(0o077)  # databases and logs of this process; apps, started above, keep the user's mask
+
+
+def _executor() -> object:
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+    from flwr.supercore.superexec.executor import LaunchResult, SubprocessExecutor
+    from flwr.supercore.superexec.executor.types import ExecutionSpec
+
+    class Executor(SubprocessExecutor):
+        def launch(self, spec: ExecutionSpec) -> LaunchResult:
+            kind = TASK_TYPE_TO_COMMAND[spec.task_type].removeprefix("flwr-")
+            if kind not in ("serverapp", "clientapp"):
+                return LaunchResult.failed(f"fedssl runs no {kind}")
+            words = ["--runtime-api-address", spec.runtime_api_address, "--parent-pid", str(os.getpid())]
+            if spec.insecure:
+                words.append("--insecure")
+            elif spec.root_certificates_path is not None:
+                words += ["--root-certificates", spec.root_certificates_path]
+            output = subprocess.DEVNULL if spec.suppress_output else None
+            process = start(kind, words, output=output, stdin=subprocess.PIPE)
+            assert process.stdin is not None
+            with process.stdin:
+                process.stdin.write(spec.token.encode() + b"\n")
+            return LaunchResult.accepted()
+
+    return Executor()
+
+
+def _take_token() -> None:
+    """Hand the token to Flower as if it had been on the command line, where `ps` would show it."""
+    sys.argv += ["--token", sys.stdin.readline().strip()]
+
+
+def _home() -> Path:
+    return Path(os.environ["FLWR_HOME"])
+
+
+def _value(option: str) -> str:
+    return sys.argv[sys.argv.index(option) + 1]
+
+
+def _flower(module: str) -> Any:
+    """A module of Flower's by name: some of its packages have a function of the same name."""
+    return importlib.import_module(module)
 
 
 def main() -> None:
     parent, kind = int(sys.argv.pop(1)), sys.argv.pop(1)
     start_parent_process_monitor(parent)
-    if kind == "superlink":
-        superlink(int(sys.argv.pop(1)))
-    else:
-        supernode()
+    KINDS[kind]()
 
 
 if __name__ == "__main__":

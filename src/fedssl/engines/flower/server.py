@@ -1,13 +1,11 @@
-"""Clients at the other end of a Flower grid, as the round loop sees them."""
+"""Clients on a Flower grid, behind the interface that the round loop uses."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +14,51 @@ from flwr.app import Array, Message
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
+from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
 from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
 from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
+from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
 from fedssl.engines.runner import ClientRunner
-from fedssl.engines.tasks import Outcome, Task
+from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.engines.workers import write_setup
 from fedssl.errors import ConfigError, RunError
+from fedssl.locks import Scratch
+from fedssl.privacy.secure.server import Answer
 from fedssl.state import ServerState, State
 from fedssl.storage import write_text
 
-LOOK = 10.0  # seconds between two looks at whether nodes that are at work are still the same
+EXCHANGE = 300.0  # seconds that an exchange of secure aggregation may take without participation.timeout
+CHECK_NODES = 10.0  # seconds between checks for nodes that have restarted while they train
+SHARES = 1024  # bytes of one client's encrypted shares for another, at most
 
 
 @dataclass(frozen=True)
-class PendingTask:
-    """A task on its way."""
+class Pending:
+    """A task or question that was sent and not answered yet."""
 
     position: int
-    task: Task
+    client: int
     node: Node
-    longest: int  # bytes of the upload that is asked for; 0: none is
+    longest: int  # largest accepted size of the answer in bytes; 0: no upload is expected
+    becomes: type[Outcome] | type[Answer] = Outcome
 
 
-Found = dict[int, Outcome]  # by the position of the task
+@dataclass(frozen=True)
+class Letter:
+    """What one node is sent, and what is expected of it."""
+
+    text: dict[str, Any]
+    arrays: list[Array]
+    asked: Pending
+
+
+Found = dict[int, Any]  # outcomes or answers, by the position of the task or question
 
 
 class GridClients:
-    """Sends tasks to nodes and waits for what they answer."""
+    """Sends tasks to nodes and collects their answers."""
 
     def __init__(
         self,
@@ -58,29 +72,30 @@ class GridClients:
         assert isinstance(config.engine, Flower)
         self.engine = config.engine
         self.at_sites = bool(self.engine.sites)
-        self.nodes = Nodes(grid, self.engine.sites, federation.clients, tell)
+        audit = AuditLog(runner.memories.folder.parents[1]) if self.at_sites and config.log.audit else None
+        self.nodes = Nodes(grid, self.engine.sites, federation.clients, tell, audit)
         self.connected: dict[int, Node] = {}
         self.poll = 0.5 if self.at_sites else 0.05
         self._unanswered: dict[str, Node] = {}  # by message: asked in an earlier round
         self._config = config.to_dict()
         self.longest = self._longest_upload()
         self._about: dict[str, Any] = {"clients": federation.clients, "config": self._config}
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         if self.at_sites:
             self._about["run"] = run_name(runner.memories.folder)
         else:
-            self._folder = Path(tempfile.mkdtemp(prefix="fedssl-"))
-            write_setup(self._folder, config, federation, runner.memories.folder)
-            self._about["setup"] = str(self._folder)
+            self._scratch = Scratch()
+            write_setup(self._scratch.folder, config, federation, runner.memories.folder)
+            self._about["setup"] = str(self._scratch.folder)
 
     def close(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
 
-    # --- who is there -------------------------------------------------------------------------
+    # --- connected nodes ----------------------------------------------------------------------
 
     def gather(self, first: bool) -> list[int]:
-        """Ids of the clients that can be asked now. In a simulation these are all."""
+        """Wait until enough clients are connected; returns their ids (in a simulation, of all clients)."""
         hoped = self.clients if first or not self.at_sites else self.config.participation.min_clients
         enough = self.config.participation.min_clients if self.at_sites else self.clients
         patience = self.engine.patience if self.at_sites else 0.0
@@ -94,7 +109,7 @@ class GridClients:
             time.sleep(self.poll)
 
     def _read_late_answers(self, connected: dict[int, Node]) -> None:
-        """A node that did not answer is asked again once it has answered, or was started anew."""
+        """A node that did not answer is used again once it has answered or restarted."""
         if not self._unanswered:
             return
         for id, _, _ in pull_answers(self.grid, list(self._unanswered)):
@@ -109,7 +124,7 @@ class GridClients:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         waiting, gone = self._send(tasks, messages.TRAIN)
-        answers = self._answers(waiting, gone)
+        answers = self._answers(waiting, gone, self.config.participation.timeout)
         try:
             if any(task.spare for task in tasks):
                 yield from self._as_they_arrive(tasks, waiting, answers)
@@ -126,9 +141,9 @@ class GridClients:
             yield done.pop(position)
 
     def _as_they_arrive(
-        self, tasks: Sequence[Task], waiting: dict[str, PendingTask], answers: Iterator[Found]
+        self, tasks: Sequence[Task], waiting: dict[str, Pending], answers: Iterator[Found]
     ) -> Iterator[Outcome]:
-        """The first answers that are enough, in the order of the tasks; then each as it comes."""
+        """Wait for enough answers and yield them in the order of the tasks; then yield each as it arrives."""
         enough = sum(not task.spare for task in tasks)
         done: Found = {}
         for answered in answers:
@@ -138,19 +153,38 @@ class GridClients:
                 for position in sorted(done):
                     yield done.pop(position)
 
-    def _answers(self, waiting: dict[str, PendingTask], gone: Found) -> Iterator[Found]:
-        """What has come in, again and again until nothing is missing or time is up."""
+    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+        """Questions to the clients that have trained; those that left or are late have failed."""
+        limit = self.config.participation.timeout or EXCHANGE
+        waiting, gone = self._push(
+            [
+                Letter(
+                    self._about
+                    | {"round": each.round, "client": each.client, "stage": each.stage}
+                    | {"data": each.data.decode()},
+                    [],
+                    Pending(place, each.client, self.connected[each.client], self._longest_answer, Answer),
+                )
+                for place, each in enumerate(questions)
+            ],
+            messages.SECURE,
+            limit,
+        )
+        for found in self._answers(waiting, gone, limit):
+            yield from found.values()
+
+    def _answers(self, waiting: dict[str, Pending], gone: Found, limit: float) -> Iterator[Found]:
+        """Poll for answers until all have arrived or the timeout has passed."""
         if gone:
             yield gone
         began = looked = time.monotonic()
-        limit = self.config.participation.timeout
         while waiting:
             found: Found = {}
             for id, message, problem in pull_answers(self.grid, list(waiting)):
                 asked = waiting.pop(id)
-                found[asked.position] = read_outcome(message, problem, asked)
+                found[asked.position] = read_answer(message, problem, asked)
             now = time.monotonic()
-            if self.at_sites and now - looked > LOOK:
+            if self.at_sites and now - looked > CHECK_NODES:
                 looked = now
                 found |= self._find_restarted(waiting)
             if limit and now - began > limit:
@@ -160,49 +194,64 @@ class GridClients:
             elif waiting:
                 time.sleep(self.poll)
 
-    def _find_restarted(self, waiting: dict[str, PendingTask]) -> Found:
-        """Nodes that were started anew do not know any more what they were asked."""
+    def _find_restarted(self, waiting: dict[str, Pending]) -> Found:
+        """Find nodes that have restarted and lost their task."""
         there = {node.id: node for node in self.nodes.connected().values()}
         gone = {
             id: asked for id, asked in waiting.items() if there.get(asked.node.id, asked.node) != asked.node
         }
-        return self._give_up(waiting, gone, "its node was started anew in mid-round")
+        return self._give_up(waiting, gone, "its node restarted during the round")
 
-    def _too_late(self, waiting: dict[str, PendingTask], limit: float) -> Found:
+    def _too_late(self, waiting: dict[str, Pending], limit: float) -> Found:
         late = dict(waiting)
         self._unanswered |= {id: asked.node for id, asked in late.items()}
         return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
 
-    def _give_up(
-        self, waiting: dict[str, PendingTask], given_up: dict[str, PendingTask], reason: str
-    ) -> Found:
+    def _give_up(self, waiting: dict[str, Pending], given_up: dict[str, Pending], reason: str) -> Found:
         for id in given_up:
             del waiting[id]
-        return {asked.position: Outcome(asked.task.client, failure=reason) for asked in given_up.values()}
+        return {asked.position: asked.becomes(asked.client, failure=reason) for asked in given_up.values()}
 
-    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, PendingTask], Found]:
-        """Tasks on their way, and those whose node left a moment ago; models for many are packed once."""
+    def _send(self, tasks: Sequence[Task], kind: str) -> tuple[dict[str, Pending], Found]:
+        """Send tasks. A model that is sent to several clients is packed once.
+
+        Returns:
+            The tasks that were sent, and failures of those whose node has left.
+        """
         arrays: dict[int, tuple[State, Array]] = {}  # by identity of the model, which is kept alive
-        sent: list[Message] = []
-        asked: list[PendingTask] = []
+        letters: list[Letter] = []
         for position, task in enumerate(tasks):
-            models, node = task.broadcast.states, self.connected[task.client]
-            for model in models:
+            for model in task.broadcast.states:
                 if id(model) not in arrays:
                     arrays[id(model)] = (model, messages.array(model, self.config.wire.dtype))
-            content = messages.records(self._text(task), [arrays[id(model)][1] for model in models])
-            ttl = self.config.participation.timeout or None
-            sent.append(Message(content, node.id, kind, ttl=ttl, group_id=str(task.round)))
-            asked.append(PendingTask(position, task, node, self.longest if kind == messages.TRAIN else 0))
+            longest = self.longest if kind == messages.TRAIN else 0
+            asked = Pending(position, task.client, self.connected[task.client], longest)
+            packed = [arrays[id(model)][1] for model in task.broadcast.states]
+            letters.append(Letter(self._text(task), packed, asked))
+        return self._push(letters, kind, self.config.participation.timeout)
+
+    def _push(self, letters: Sequence[Letter], kind: str, limit: float) -> tuple[dict[str, Pending], Found]:
+        """Letters on their way, and those whose node left a moment ago."""
+        sent = [
+            Message(
+                messages.records(letter.text, letter.arrays),
+                letter.asked.node.id,
+                kind,
+                ttl=limit or None,
+                group_id=str(letter.text["round"]),
+            )
+            for letter in letters
+        ]
         ids = list(self.grid.push_messages(sent)) if sent else []
         if len(ids) != len(sent):
             raise RunError(f"Flower's SuperLink took none of {len(sent)} messages: too large")
+        pairs = list(zip(ids, (letter.asked for letter in letters), strict=True))
         gone = {
-            each.position: Outcome(each.task.client, failure="its node has left")
-            for id, each in zip(ids, asked, strict=True)
+            asked.position: asked.becomes(asked.client, failure="its node has left")
+            for id, asked in pairs
             if not id
         }
-        return {id: each for id, each in zip(ids, asked, strict=True) if id}, gone
+        return {id: asked for id, asked in pairs if id}, gone
 
     def _text(self, task: Task) -> dict[str, Any]:
         return self._about | {
@@ -210,9 +259,16 @@ class GridClients:
             "client": task.client,
             "memory_round": task.memory_round,
             "threads": task.threads,
+            "measure": task.measure,
             "keep_from": self.runner.memories.oldest(task.client),
             "values": task.broadcast.values,
         }
+
+    @property
+    def _longest_answer(self) -> int:
+        """Bytes of a masked upload, or of shares for every client, at most."""
+        words = sum(self.runner.initial[name].numel() + 1 for name in self.runner.boundary.travels)
+        return 8 * words + SHARES * self.clients + wire.HEADER
 
     def _longest_upload(self) -> int:
         """Bytes of an upload with the right tensors."""
@@ -230,35 +286,40 @@ class GridClients:
     # --- after the last round -----------------------------------------------------------------
 
     def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
-        """Let sites keep the result; whoever does not answer in time does without."""
-        answers = self._answers(*self._send(tasks, messages.KEEP))
+        """Send the result to the sites. A site that does not answer in time does not get it."""
+        answers = self._answers(*self._send(tasks, messages.KEEP), self.config.participation.timeout)
         return [outcome for answered in answers for outcome in answered.values()]
 
 
-def read_outcome(message: Message | None, problem: str, asked: PendingTask) -> Outcome:
+def read_answer(message: Message | None, problem: str, asked: Pending) -> Outcome | Answer:
+    """The outcome of a task, or the answer to a question."""
     if message is None:
-        return Outcome(asked.task.client, failure=f"cannot be read: {problem}")
+        return asked.becomes(asked.client, failure=f"cannot be read: {problem}")
     if message.has_error():
-        return Outcome(asked.task.client, failure=f"no answer: {str(message.error.reason)[:2000]}")
-    return messages.read_outcome(message.content, asked.task.client, asked.longest)
+        return asked.becomes(asked.client, failure=messages.problem(message.error))
+    read = messages.read_outcome if asked.becomes is Outcome else messages.read_secure_answer
+    return read(message.content, asked.client, asked.longest)
 
 
 class GridLoop(RoundLoop):
-    """Rounds among those who are there."""
+    """Rounds with the clients that are connected."""
 
     engine: GridClients
 
     def __init__(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: GridClients
     ) -> None:
-        super().__init__(config, runner.model, federation, clients, runner.memories)
+        super().__init__(config, runner.model, federation, clients, runner.memories, runner.guard())
         self._first = True
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
-        """As on one machine if all are there, else the same draw among those who are."""
+        """Draw the clients of a round: as on one machine if all are connected, else among those that are."""
         ids = self.engine.gather(self._first)
         self._first = False
         config = self.config
+        sampled = self.guard.sample(number)
+        if sampled is not None:
+            return [client for client in sampled if client in ids], []
         selected, spares = draw_clients(config.participation, len(ids), config.seed, number)
         return [ids[place] for place in selected], [ids[place] for place in spares]
 
@@ -267,8 +328,18 @@ class GridLoop(RoundLoop):
     ) -> ServerState:
         server = super().run(server, start, after_round)
         if self.engine.at_sites:
-            self._deliver(server)
+            self._deliver(self._recalibrated(server))
         return server
+
+    def _recalibrated(self, server: ServerState) -> ServerState:
+        """The state with fresh statistics, where they are wanted: sites get them, and probes find them."""
+        config, runner = self.config, self.engine.runner
+        if not recalibrates(config) or config.method.evaluates != "global" or not server.model:
+            return server
+        self.engine.gather(first=False)
+        file = stored_at(runner.memories.folder.parent)
+        found = Recalibration(runner, self.engine.run, file).of(server.model)
+        return replace(server, model={**server.model, **found})
 
     def _deliver(self, server: ServerState) -> None:
         number, tell = self.config.rounds + 1, self.engine.nodes.tell
@@ -283,11 +354,11 @@ class GridLoop(RoundLoop):
         ]
         for outcome in self.engine.deliver(tasks):
             if outcome.failure:
-                tell(f"client {outcome.client} has not got the result: {outcome.failure}")
+                tell(f"client {outcome.client} did not get the result: {outcome.failure}")
 
 
 def run_name(folder: Path) -> str:
-    """A name for the run that no other run has: sites keep memories under it."""
+    """The run's unique name, under which sites store their memories."""
     file = folder.parent / "run-name"
     if not file.exists():
         write_text(file, uuid.uuid4().hex)

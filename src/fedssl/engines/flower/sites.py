@@ -1,15 +1,21 @@
-"""Which sites may connect: those whose public keys lie in the server's folder, and no others."""
+"""Sites may connect if their public key is in the server's folder."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower.certs import check_name
 from fedssl.engines.flower.home import CONNECTION, Home
-from fedssl.errors import ConfigError
+from fedssl.errors import ConfigError, FedsslError
 from fedssl.storage import write_json
+
+LOOK = 2.0  # seconds between two looks at the folder of keys
 
 
 def read_keys(folder: Path) -> dict[str, Path]:
@@ -22,7 +28,7 @@ def read_keys(folder: Path) -> dict[str, Path]:
     return keys
 
 
-def register(home: Home, keys: dict[str, Path], tell: Callable[[str], None]) -> None:
+def register(home: Home, keys: dict[str, Path], tell: Callable[[str], None], audit: AuditLog) -> None:
     """Make what the SuperLink knows agree with the keys that are there; it remembers from start to start."""
     file = home.folder / "sites.json"
     known: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.exists() else {}
@@ -30,10 +36,69 @@ def register(home: Home, keys: dict[str, Path], tell: Callable[[str], None]) -> 
         if name not in keys or keys[name].read_text() != entry["key"]:
             home.ask("supernode", "unregister", entry["node"], CONNECTION)
             del known[name]
+            write_json(file, known)
+            audit.append("key revoked", site=name, key=_fingerprint(entry["key"]))
             tell(f"{name}: its old key is not accepted any more")
     for name, key in keys.items():
         if name not in known:
             answer = home.ask("supernode", "register", str(key), CONNECTION, "--name", name)
             known[name] = {"key": key.read_text(), "node": str(answer["node-id"])}
+            write_json(file, known)
+            audit.append("key accepted", site=name, key=_fingerprint(known[name]["key"]))
             tell(f"{name} may connect")
-        write_json(file, known)
+
+
+@contextmanager
+def watching(
+    folder: Path, sites: Collection[str], home: Home, tell: Callable[[str], None], audit: AuditLog
+) -> Iterator[None]:
+    """Take up changed and removed keys in the meantime.
+
+    Args:
+        folder: where the public keys are.
+        sites: the sites of the run; others have to wait for the next start of the server.
+        home: the server's folder for Flower.
+        tell: is told what changes.
+        audit: the run's audit log.
+    """
+    over = threading.Event()
+    seen = _contents(folder)
+
+    def watch() -> None:
+        nonlocal seen
+        while not over.wait(LOOK):
+            now = _contents(folder)
+            if now == seen:
+                continue
+            for name in now.keys() - seen.keys() - set(sites):
+                tell(f"{name}: takes part when the server is started again")
+            seen = now
+            try:
+                keys = {name: folder / f"{name}.pub" for name in now if name in sites}
+                register(home, keys, tell, audit)
+            except (FedsslError, OSError) as error:
+                tell(f"keys of sites: {error}")
+                seen = {}  # try again
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in sorted(folder.glob("*.pub")):
+        try:
+            found[file.stem] = file.read_text()
+        except OSError:  # it was removed a moment ago
+            continue
+    return found
+
+
+def _fingerprint(key: str) -> str:
+    """The SHA-256 of the file of a public key."""
+    return hashlib.sha256(key.encode()).hexdigest()

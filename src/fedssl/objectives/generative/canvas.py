@@ -24,7 +24,10 @@ class Canvas:
     def of(data: DataConfig, size: tuple[int, int], channels: int, what: str) -> Canvas:
         if size[0] != size[1]:
             raise ConfigError(f"{what} draws square images, and these are {size[0]}×{size[1]}: set data.size")
-        return Canvas(size[0], channels, (0 - data.mean) / data.std, (1 - data.mean) / data.std)
+        mean, std = data.mean, data.std
+        if isinstance(mean, tuple) or isinstance(std, tuple):
+            raise ConfigError(f"{what} draws all channels alike: data.mean and data.std must be one number")
+        return Canvas(size[0], channels, (0 - mean) / std, (1 - mean) / std)
 
     def normalised(self, drawn: Tensor) -> Tensor:
         """Values from −1 to 1 on the scale of the images that networks see."""

@@ -41,14 +41,13 @@ class GAN(ImageModel, Adversarial):
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         labels = classes if self.conditional else 0
         style, own = self.style_encoder(canvas_of(encoder))
-        hidden, outputs = config.projector_hidden, config.projector_out
         parts = {
             "encoder": Part(encoder),
             "critic": Part(Critic(features, labels)),
-            "projector": Part(build_projector(features, hidden, outputs)),
+            "projector": Part(build_projector(features, config)),
             "style_encoder": Part(style, Role.PRIVATE),
             "style_critic": Part(Critic(own), Role.PRIVATE),
-            "style_projector": Part(build_projector(own, hidden, outputs), Role.PRIVATE),
+            "style_projector": Part(build_projector(own, config), Role.PRIVATE),
             **self.drawing_parts(canvas_of(encoder), self.augmented_by(classes)),
         }
         return Model(**parts)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedssl.errors import ConfigError
+from fedssl.models.options import ModelConfig
 from fedssl.objectives.generative.canvas import Canvas
 from fedssl.objectives.generative.layers import EqualLinear, SpectralConv, SpectralEmbedding, SpectralLinear
 
@@ -136,8 +137,11 @@ class Critic(nn.Module):
         return score
 
 
-def build_projector(features: int, hidden: int, outputs: int) -> nn.Sequential:
-    """One hidden layer with ReLU, from features to where Barlow Twins compares them."""
+def build_projector(features: int, config: ModelConfig) -> nn.Module:
+    """From features to where Barlow Twins compares them: one hidden layer with ReLU, or none."""
+    hidden, outputs = config.projector_hidden, config.projector_out
+    if config.projector == "linear":
+        return nn.Linear(features, outputs)
     return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
 
 

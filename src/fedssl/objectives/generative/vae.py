@@ -39,14 +39,13 @@ class VAE(ImageModel):
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         style, own = self.style_encoder(canvas_of(encoder))
-        hidden, outputs = config.projector_hidden, config.projector_out
         return Model(
             encoder=Part(encoder),
             posterior=Part(nn.Linear(features, 2 * self.latent)),
-            projector=Part(build_projector(features, hidden, outputs)),
+            projector=Part(build_projector(features, config)),
             style_encoder=Part(style, Role.PRIVATE),
             style_posterior=Part(nn.Linear(own, 2 * self.latent), Role.PRIVATE),
-            style_projector=Part(build_projector(own, hidden, outputs), Role.PRIVATE),
+            style_projector=Part(build_projector(own, config), Role.PRIVATE),
             **self.drawing_parts(canvas_of(encoder)),
         )
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedssl.data.images import ImageSet
 from fedssl.data.partition_picture import PALETTE
 from fedssl.errors import DataError, RunError
+from fedssl.evaluation.drift import LocalModels, local_models
 from fedssl.evaluation.features import extract
 from fedssl.extras import installed
-from fedssl.papers.analysis.drift import LocalModels, local_models
 from fedssl.rng import derive, numpy_rng
 from fedssl.state import State, restore
 

@@ -85,7 +85,7 @@ def _states(directory: RunDir, finished: LoadedRun) -> tuple[list[int], list[Sta
         )
     return [0, *rounds], [
         finished.models.runner.first_server().model,
-        *(checkpoints.load(number).model for number in rounds),
+        *(checkpoints.load(number).server.model for number in rounds),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedssl.evaluation.loaded import load_run
-from fedssl.evaluation.styles import StyleFeatures, style_features
+from fedssl.evaluation.style_features import StyleFeatures, style_features
 from fedssl.rundir import RunDir
 
 
@@ -28,23 +29,37 @@ def embed(seen: StyleFeatures, seed: int = 0) -> NDArray[np.float32]:
     return np.asarray(flat, dtype=np.float32)
 
 
+@dataclass(frozen=True)
+class StyleMap:
+    """Style features in two dimensions, with the client and the style of each."""
+
+    flat: NDArray[np.float32]
+    clients: NDArray[np.int64]
+    styles: NDArray[np.int64]
+    style_names: tuple[str, ...]
+
+
+def style_map(seen: StyleFeatures) -> StyleMap:
+    """Images without styles all have the same."""
+    clients = seen.clients.numpy()
+    styles = np.zeros_like(clients) if seen.styles is None else seen.styles.numpy()
+    return StyleMap(embed(seen), clients, styles, seen.style_names or ("no styles known",))
+
+
 def save_picture(file: str | Path, path: str | Path, title: str = "") -> None:
     """The picture of one run: features coloured by client, and beside them by style."""
     from matplotlib.figure import Figure
 
-    seen = of_run(path)
     plot = Figure(figsize=(8.6, 4.2), layout="constrained")
-    draw(plot.subplots(1, 2), seen, embed(seen), title)
+    draw(plot.subplots(1, 2), style_map(of_run(path)), title)
     plot.savefig(file, dpi=150)
 
 
-def draw(axes: Any, seen: StyleFeatures, flat: NDArray[np.float32], title: str = "") -> None:
-    """Two panels: by client, by style. Images without styles are all of one colour in the second."""
-    clients = seen.clients.numpy()
-    styles = np.zeros_like(clients) if seen.styles is None else seen.styles.numpy()
-    names = seen.style_names or ("no styles known",)
-    _scatter(axes[0], flat, clients, [f"client {client}" for client in range(clients.max() + 1)])
-    _scatter(axes[1], flat, styles, names)
+def draw(axes: Any, seen: StyleMap, title: str = "") -> None:
+    """Two panels: by client, by style."""
+    clients = [f"client {client}" for client in range(int(seen.clients.max()) + 1)]
+    _scatter(axes[0], seen.flat, seen.clients, clients)
+    _scatter(axes[1], seen.flat, seen.styles, seen.style_names)
     axes[0].set_title(f"{title}, by client" if title else "by client", fontsize=9)
     axes[1].set_title(f"{title}, by style" if title else "by style", fontsize=9)
 

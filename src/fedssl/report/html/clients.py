@@ -7,6 +7,7 @@ from typing import Any
 
 from fedssl.report.html.curves import NAMES, describe_curve, tidy
 from fedssl.report.html.files import RunFiles, is_number, last
+from fedssl.rundir import client_sizes as sizes_of
 
 MOST_CLASSES = 3  # named in the table
 MOST_FAILURES = 300  # listed one by one
@@ -28,12 +29,7 @@ def partition(run: RunFiles) -> dict[str, Any] | None:
 
 def client_sizes(run: RunFiles) -> list[int]:
     """Images of each client; those of sites are known once a site has taken part."""
-    sizes = [int(size) for size in run.partition.get("sizes", [])]
-    for line in run.metrics if not any(sizes) else []:
-        for client in line["clients"]:
-            sizes += [0] * (client["client"] + 1 - len(sizes))
-            sizes[client["client"]] = int(client["images"])
-    return sizes
+    return sizes_of(run.partition, run.metrics)
 
 
 def table(run: RunFiles) -> dict[str, Any]:

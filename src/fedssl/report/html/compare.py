@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from fedssl.config import EXECUTION, MAIN_KEY
@@ -44,8 +45,11 @@ class Measure:
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def groups(runs: Sequence[RunFiles]) -> list[Group]:
-    """In the order of the runs. The same config and seed once more is a group of its own."""
+def groups(runs: Sequence[RunFiles], given: Mapping[Path, str] | None = None) -> list[Group]:
+    """In the order of the runs. The same config and seed once more is a group of its own.
+
+    `given` are names by folder; without them, groups are named by what differs.
+    """
     found: dict[tuple[str, int], list[RunFiles]] = {}
     for run in runs:
         again = 0
@@ -53,6 +57,7 @@ def groups(runs: Sequence[RunFiles]) -> list[Group]:
             again += 1
         found.setdefault((identity(run), again), []).append(run)
     names = _names(list(found.values()))
+    names = [(given or {}).get(runs[0].path, name) for name, runs in zip(names, found.values(), strict=True)]
     return [
         Group(f"g{number}", name, sorted(members, key=lambda run: run.seed))
         for number, (name, members) in enumerate(zip(names, found.values(), strict=True))

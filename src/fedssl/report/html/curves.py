@@ -35,12 +35,29 @@ MEANINGS = {
     "drift": Meaning("drift", about="distance by layers of a client's backbone from the one it received"),
     "mu": Meaning("μ", about="share of its own model that a client keeps"),
     "mu_predictor": Meaning("μ of the predictor", about="share of its own predictor that a client keeps"),
+    "mu_capped": Meaning("clients with μ = 1", "percent", "share that keeps all of its own model"),
+    "predictor_replaced": Meaning(
+        "replaced predictors", "percent", "share of clients that take the global predictor (FedU)"
+    ),
     "lambda": Meaning("λ", about="a client's scaler: μ = λ · divergence before training, at most 1"),
     "angle": Meaning("angle δ", about="cosine between a client's model and the global one"),
     "layer_angle": Meaning("angle δ by layer", about="cosine of layers, mean over layers"),
+    "angle_weights": Meaning("angle δ of weights", about="of convolutions and linear layers: mean of layers"),
+    "angle_gamma": Meaning("angle δ of γ", about="of normalisation layers' scales: mean of layers"),
+    "angle_beta": Meaning("angle δ of β", about="of biases and normalisation layers' shifts: mean"),
+    "norm_weights": Meaning("norm of weights", about="of the global convolutions and linear layers, mean"),
+    "norm_gamma": Meaning("norm of γ", about="of the global normalisation layers' scales, mean over layers"),
+    "norm_beta": Meaning("norm of β", about="of the global biases and shifts, mean over layers"),
     "alignment": Meaning("alignment", about="cosine of a client's features with those of its cluster"),
+    "generator_ratio": Meaning(
+        "‖G‖/‖h_c‖",
+        about="length of FedStyle's generated features, over that of content features; > 3: diverges",
+    ),
     "consensus_distance": Meaning("consensus distance", about="how far nodes are from their mean"),
     "spectral_gap": Meaning("spectral gap", about="of the mixing matrix: the larger, the faster nodes agree"),
+    "epsilon": Meaning("ε spent", about="privacy of a client: what was released so far; δ is in the config"),
+    "clip": Meaning("clipping norm", about="largest length of a client's update in this round"),
+    "quantisation": Meaning("rounding error", about="largest error of secure aggregation in a parameter"),
     "bytes_up": Meaning("upload", "bytes", "sent by all clients in a round"),
     "bytes_down": Meaning("download", "bytes", "sent to all clients in a round"),
     "seconds": Meaning("time", "seconds", "of a round"),
@@ -133,7 +150,7 @@ def _client_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def thinned(rounds: Sequence[int]) -> list[int]:
-    """At most so many of them, evenly, with the last."""
+    """At most MOST_POINTS rounds, evenly spaced, with the last."""
     step = -(-len(rounds) // MOST_POINTS)
     return sorted({*rounds[::step], *rounds[-1:]}) if rounds else []
 

@@ -21,14 +21,25 @@ FAST = "Left out: the report was made with --fast."
 
 
 def document(
-    paths: Sequence[str | Path], images: Images | None = None, left_out: str = FAST
+    paths: Sequence[str | Path],
+    images: Images | None = None,
+    left_out: str = FAST,
+    centralized: str | Path | None = None,
+    names: Mapping[Path, str] | None = None,
 ) -> dict[str, Any]:
-    """All that there is to show of these runs; `images` is asked once for each setting."""
-    runs = unique(paths)
-    found = compare.groups(runs)
+    """All that there is to show of these runs; `images` is asked once for each setting.
+
+    `centralized` is a run on all images in one place, whose probes stand beside those of the others;
+    `names` are names of settings by the folders of their runs.
+    """
+    runs, central = unique(paths), None if centralized is None else read(centralized)
+    found = compare.groups(runs, names)
     several = len(runs) > 1
     listed = [
-        one(run, group.id, _images(run, group, images, left_out)) for group in found for run in group.runs
+        one(run, group, _images(run, group, images, left_out), central if not several else None)
+        | {"label": group.name if several else run.path.resolve().name}
+        for group in found
+        for run in group.runs
     ]
     shown = {
         "title": runs[0].path.name if not several else f"{len(runs)} runs",
@@ -49,14 +60,18 @@ def unique(paths: Sequence[str | Path]) -> list[RunFiles]:
     return [read(path) for path in {Path(path).resolve(): path for path in paths}.values()]
 
 
-def one(run: RunFiles, group: str, images: dict[str, Any]) -> dict[str, Any]:
+def one(
+    run: RunFiles, group: compare.Group, images: dict[str, Any], central: RunFiles | None = None
+) -> dict[str, Any]:
     """One run."""
     changed = run.changed()
     return {
         "id": str(run.path),
         "name": run.path.name or str(run.path.resolve().name),
         "path": str(run.path),
-        "group": group,
+        "group": group.id,
+        "names": run.sites or None,
+        "headline": headline(run, central),
         "seed": run.seed,
         "status": status(run),
         "summary": words.summary(run),
@@ -75,6 +90,32 @@ def one(run: RunFiles, group: str, images: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] | None:
+    """The number that a reader looks for first: that of the first probe, or else the monitor's last one."""
+    if not run.probes:
+        monitor = [line for line in run.metrics if "knn" in line.get("probe", {})]
+        if not monitor:
+            return None
+        label = f"of test images are right by the kNN monitor in round {monitor[-1]['round']}"
+        return {
+            "label": label,
+            "accuracy": monitor[-1]["probe"]["knn"],
+            "untrained": None,
+            "centralized": None,
+        }
+    probe = run.probes[0]
+    known = {each["protocol"]: each["accuracy"] for each in central.probes} if central is not None else {}
+    whose = "" if probe["model"] == "global" else f", encoder: {probe['model']}"
+    names = {"linear": "a linear probe", "knn": "a nearest-neighbour probe"}
+    by = names.get(probe["protocol"], f"the probe {probe['protocol']}")
+    return {
+        "label": f"of test images are right by {by}{whose}",
+        "accuracy": probe["accuracy"],
+        "untrained": probe["untrained"],
+        "centralized": known.get(probe["protocol"]),
+    }
+
+
 def _images(run: RunFiles, group: compare.Group, images: Images | None, left_out: str) -> dict[str, Any]:
     if images is None:
         return {"why_not": left_out}
@@ -88,6 +129,7 @@ def status(run: RunFiles) -> dict[str, Any]:
     recent = [line["seconds"] for line in run.metrics[-10:]]
     return {
         "finished": bool(run.result),
+        "labelled": bool(run.partition.get("holdings", {}).get("class")) or "knn" in _last_probe(run),
         "done": run.done,
         "rounds": run.rounds,
         "written": run.written,
@@ -95,20 +137,19 @@ def status(run: RunFiles) -> dict[str, Any]:
     }
 
 
+def _last_probe(run: RunFiles) -> dict[str, Any]:
+    found: dict[str, Any] = next((line["probe"] for line in reversed(run.metrics) if "probe" in line), {})
+    return found
+
+
 def facts(run: RunFiles) -> list[dict[str, Any]]:
     """The few numbers that stand at the top."""
-    probe = run.probes[0] if run.probes else None
-    monitor = [line["probe"]["knn"] for line in run.metrics if "knn" in line.get("probe", {})]
     sizes = clients.client_sizes(run)
     found: list[tuple[str, Any, str, str]] = []
-    if probe is not None:
-        found += [
-            (f"{probe['protocol']} accuracy", probe["accuracy"], "percent", probe["model"]),
-            ("untrained", probe["untrained"], "percent", "the same probe before training"),
-        ]
-    elif monitor:
-        found.append(("kNN accuracy", monitor[-1], "percent", "of the monitor, last"))
-    found += [("clients", len(sizes), "count", "")] if sizes else []
+    found += [("sites" if run.sites else "clients", len(run.sites or sizes), "count", "")] if sizes else []
+    spent = [line["epsilon"] for line in run.metrics if "epsilon" in line]
+    about = f"for a client, δ = {run.value('privacy.delta')}"
+    found += [("privacy spent (ε)", spent[-1], "number", about)] if spent else []
     distance = run.partition.get("earth_movers_distance")
     found += [("heterogeneity", distance, "number", "0: none, 1: most")] if distance is not None else []
     found += [("rounds", run.done, "count", f"of {run.rounds}" if run.done < run.rounds else "")]

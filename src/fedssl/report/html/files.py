@@ -56,6 +56,8 @@ class RunFiles:
 
     def data(self) -> str:
         """What people call the images: the file or folder, where the data set is one."""
+        if self.sites:
+            return f"images at {len(self.sites)} sites"
         name, root = str(self.value("data.name")), str(self.value("data.root"))
         return Path(root).stem.removesuffix("_train") or name if name in ("npz", "folder") else name
 
@@ -78,8 +80,8 @@ def read(path: str | Path) -> RunFiles:
     directory = RunDir.open(path)
     raw = read_toml(directory.path / "config.toml")
     try:
-        config, problem = from_values(raw), ""
-    except ConfigError as error:  # a part in a file that is gone, a key of another version
+        config, problem = directory.config(), ""
+    except ConfigError as error:  # a part in a file that is gone or not trusted, a key of another version
         config, problem = None, str(error)
     names = ("config.toml", "metrics.jsonl", "result.json", "partition.json", "evaluations.jsonl")
     files = [directory.path / name for name in names]

@@ -44,19 +44,19 @@ def check(projection: str) -> None:
         raise ConfigError("--map umap needs the extra `umap`: pip install 'fedssl[umap]', or --map tsne")
 
 
-def _silent(done: int, total: int, what: str) -> None:
-    """Nobody looks."""
+def silent(done: int, total: int, what: str) -> None:
+    """Progress that is not shown."""
 
 
-def look(path: Path, projection: Projection, progress: Progress = _silent) -> dict[str, Any]:
-    """Map and neighbours of a run, or why there are none. A report is worth having without them."""
+def look(path: Path, projection: Projection, progress: Progress = silent) -> dict[str, Any]:
+    """The feature map and nearest neighbours of a run, or the reason why they are missing."""
     try:
         with with_threads(0):
             return _look(RunDir.open(path), projection, progress)
     except FedsslError as error:
-        return _missing(f"The images or the encoder of this run cannot be had: {error}")
+        return _missing(f"The images or the encoder of this run cannot be loaded: {error}")
     except (OSError, RuntimeError, ValueError) as error:  # a disk that is gone, an encoder that fails
-        return _missing(f"The encoder cannot be looked into: {type(error).__name__}: {error}")
+        return _missing(f"The encoder failed: {type(error).__name__}: {error}")
 
 
 def _missing(why: str) -> dict[str, Any]:

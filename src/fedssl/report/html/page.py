@@ -15,7 +15,7 @@ SCRIPTS = ("basics.js", "chart.js", "lines.js", "fields.js", "tables.js", "secti
 
 
 def page(document: dict[str, Any], live: float = 0.0) -> str:
-    """The HTML; with `live`, a page that asks its server for the document every so many seconds."""
+    """The HTML of a document. With `live`, the page reloads the document every `live` seconds."""
     # Browsers refuse whatever a policy does not allow: the page cannot load anything from elsewhere.
     own = "'self'" if live else "'none'"
     inline = "'unsafe-inline'"

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-Pixels = NDArray[np.uint8]  # [H, W, C] with 1 or 3 channels
+Pixels = NDArray[np.uint8]  # [H, W, C]
 
 MOST_SAMPLES = 24
-LARGE = 200_000  # bytes; larger files are drawn anew, no wider than WIDTH
+LARGE = 200_000  # bytes; larger files are resized to at most WIDTH pixels
 WIDTH = 1000
 LOSSLESS = 32  # sides up to this many pixels are kept as they are
 
@@ -67,7 +67,8 @@ def sprite(images: list[Pixels], side: int) -> dict[str, Any]:
 
 
 def _image(pixels: Pixels) -> Image.Image:
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    """Of more channels than colours the first three are shown, as red, green and blue."""
+    return Image.fromarray(pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0])
 
 
 def encoded(image: Image.Image, kind: str) -> str:

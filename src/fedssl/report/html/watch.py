@@ -15,13 +15,13 @@ from fedssl.report.html.page import page
 from fedssl.rundir import RunDir
 
 HOST = "127.0.0.1"
-EVERY = 2.0  # seconds between two looks of the page
-PENDING = "Drawn when the run has finished: until then its processors are left to it."
-DRAWING = "The run has finished; this is being drawn."
+EVERY = 2.0  # seconds between updates of the page
+PENDING = "Computed when the run has finished, so that it does not slow down training."
+DRAWING = "The run has finished; computing this section."
 
 
 class Live:
-    """The document of a run, made anew only where its files have changed."""
+    """The document of a run, updated when its files change."""
 
     def __init__(self, path: Path, images: Images | None = None) -> None:
         self.path, self.images = RunDir.open(path).path, images
@@ -45,6 +45,8 @@ class Live:
             return self._drawn
         if self.images is None:
             return {"why_not": "Left out: --fast."}
+        if not RunDir(path).config().engine.sees_clients:
+            return {"why_not": "The images are at the sites: there is no feature map."}
         if not RunDir(path).result_file.exists():
             return {"why_not": PENDING}
         if self._drawing is None:

@@ -149,8 +149,10 @@ def warnings(run: RunFiles) -> list[str]:
         told.append(
             "The run has not finished: "
             + (
-                "all rounds are done, its probes are not."
+                "all rounds are done, its last step (probes, encoder) is not."
                 if run.done >= run.rounds
+                else f"the `fedssl server` command with --out {run.path} goes on where it was stopped."
+                if run.sites
                 else f"`fedssl resume {run.path}` goes on where it was stopped."
             )
         )

@@ -1,6 +1,6 @@
 // Bars of a partition, a confusion matrix, a map of features.
 
-function partitionChart(partition, by, shares) {
+function partitionChart(partition, by, shares, names) {
   const clients = partition.sizes.length;
   const kinds = by ? by.names.length : 1;
   const counts = partition.sizes.map((size, client) => by ? by.counts[client] || {} : { 0: size });
@@ -13,7 +13,7 @@ function partitionChart(partition, by, shares) {
   function draw(picture, width, height) {
     const most = shares ? 1 : Math.max(1, ...total);
     const place = axes(picture, width, height, {
-      xs: [-0.6, clients - 0.4], ys: [0, most], unit: shares ? "percent" : "count", xLabel: "client", margin: 0,
+      xs: [-0.6, clients - 0.4], ys: [0, most], unit: shares ? "percent" : "count", xLabel: names ? "site" : "client", margin: 0,
       xTicks: ticks(0, clients - 1, Math.max(2, Math.min(clients, Math.round(width / 45)))),
     });
     const half = clients > 150 ? 0.5 : 0.42;
@@ -43,9 +43,9 @@ function partitionChart(partition, by, shares) {
       const more = order.length > 8 ? [html("div", {}, `and ${order.length - 8} more`)] : [];
       return {
         x: place.x(client), y: top,
-        tip: [html("b", {}, `client ${client}: ${grouped(partition.sizes[client], 0)} images`),
+        tip: [html("b", {}, `${clientName(names, client)}: ${grouped(partition.sizes[client], 0)} images`),
           ...(by ? words.map(([kind, text]) => html("div", {}, swatch(colour(kind, kinds)), text)) : []), ...more],
-        text: `client ${client}: ${words.map(([, text]) => text).join(", ")}`,
+        text: `${clientName(names, client)}: ${words.map(([, text]) => text).join(", ")}`,
       };
     }
 
@@ -132,21 +132,25 @@ function confusionChart(probe) {
   return chart({ name, height: (width) => Math.min(width, 620) + 20, draw, kind: "confusion" });
 }
 
+const MAP_WIDTH = 640;
+
 function mapChart(map, kind, only) {
   const by = map.kinds[kind];
   const number = map.x.length;
   const kinds = by ? by.names.length : 1;
   const paint = (point) => (by ? colour(by.of[point], kinds) : "var(--accent)");
   const lit = (point) => only === null || (by && by.of[point] === only);
+  const above = Math.min(...map.y); // points fill the width; the picture is as high as they are
+  const span = Math.max(...map.y) - above;
   const order = [...Array(number).keys()].sort((a, b) => (by ? by.of[a] - by.of[b] : 0) || map.x[a] - map.x[b]);
   const rank = new Map(order.map((point, place) => [point, place]));
   const name = `Map of the features of ${number} images${by ? `, coloured by ${kind}` : ""} (${map.how}). Arrow keys go from image to image.`;
 
   function draw(picture, width, height) {
-    const side = Math.min(width, height) - 20;
-    const [left, top] = [(width - side) / 2, 10];
+    const side = Math.min(width, MAP_WIDTH) - 20;
+    const left = (width - side) / 2;
     const x = (point) => left + map.x[point] * side;
-    const y = (point) => top + map.y[point] * side;
+    const y = (point) => 10 + (map.y[point] - above) * side;
     const radius = number > 400 ? 3 : 4.5;
     for (const point of order.filter((each) => !lit(each)).concat(order.filter(lit))) {
       picture.append(svg("circle", {
@@ -186,7 +190,7 @@ function mapChart(map, kind, only) {
     return { at, show, clear, step };
   }
 
-  return chart({ name, height: (width) => Math.min(width, 600), draw, kind: "map" });
+  return chart({ name, height: (width) => Math.max(60, span * (Math.min(width, MAP_WIDTH) - 20) + 20), draw, kind: "map" });
 }
 
 function thumbnail(sprite, place) {

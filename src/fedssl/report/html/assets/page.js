@@ -21,6 +21,7 @@ function place(section, force) {
   };
   const built = html("section", { id: section.id, "aria-labelledby": `${section.id}-title` },
     html("h2", { id: `${section.id}-title` }, section.title), section.build(value, set));
+  if (section.id === "map" && !value.map) built.classList.add("wide"); // a line of text, not a picture
   tip.hide();
   if (element) element.replaceWith(built);
   else main.append(built);
@@ -36,12 +37,13 @@ function ago(time) {
 }
 
 // What is going on: [class of the badge, word, more words].
-function situation({ finished, done, rounds, written: at, round_seconds: each }) {
+function situation({ finished, done, rounds, labelled, written: at, round_seconds: each }) {
   if (finished) return ["good", "finished", rounds === 1 ? "1 round" : `${rounds} rounds`];
   const progress = `round ${done} of ${rounds}`;
   if (!shown.live) return ["bad", "unfinished", `${progress}; last written ${ago(at)}`];
   const silent = Date.now() / 1000 - at > Math.max(120, 10 * (each || 0));
   if (silent) return ["bad", "silent", `${progress}; nothing new since ${ago(at)}: has it been stopped?`];
+  if (done >= rounds && !labelled) return ["busy", "finishing", "all rounds are done; the encoder is being written"];
   if (done >= rounds) return ["busy", "probing", "all rounds are done; the encoder is being probed"];
   if (!done) return ["busy", "starting", "the first round has not ended yet"];
   const left = each ? `; about ${seconds((rounds - done) * each)} left` : "";

@@ -6,7 +6,8 @@ const state = {
   probe: null, kind: null, shares: false, colour: null, only: null, orders: {}, all: {}, open: {},
 };
 
-const runLabel = (run) => `${run.name} (seed ${run.seed})`;
+const runLabel = (run) => `${run.label} (seed ${run.seed})`;
+const clientName = (names, client) => (names && names[client]) || `client ${client}`;
 const note = (text) => html("p", { class: "notice" }, text);
 
 function tiles(facts) {
@@ -21,11 +22,59 @@ const story = (run) => [
 
 // --- summary -----------------------------------------------------------------------------------------
 
-function buildSummary({ summary, runs }) {
-  if (runs.length === 1) return [story(runs[0]), tiles(runs[0].facts)];
+// A bar for each [name, share, paint, more words], and the number behind it.
+function bars(label, entries) {
+  const most = Math.max(...entries.map(([, share]) => share), 1e-9);
+  const scale = most > 0.5 ? 1 : most;
+  return html("ul", { class: "bars", "aria-label": label }, entries.map(([name, share, paint, more, strong]) => html("li", { class: strong ? "strong" : null },
+    html("span", { class: "what" }, name),
+    html("span", { class: "track", "aria-hidden": "true" }, html("span", { style: `width:${(100 * share) / scale}%;background:${paint}` })),
+    html("span", { class: "number" }, `${written(share, "percent")}${more || ""}`))));
+}
+
+function headline({ accuracy, untrained, centralized, label }) {
+  const gain = known(untrained) ? 100 * (accuracy - untrained) : null;
+  const entries = [["this run", accuracy, "var(--accent)", "", true]];
+  if (known(centralized)) entries.push(["centralized: all images in one place", centralized, "var(--soft)"]);
+  if (known(untrained)) entries.push(["untrained encoder", untrained, "var(--line)"]);
+  return [
+    html("p", { class: "headline" }, html("b", {}, written(accuracy, "percent")), html("span", {}, label,
+      gain !== null && html("span", { class: `gain ${gain > 0 ? "good" : "bad"}` }, `${gain > 0 ? "+" : ""}${gain.toFixed(1)} points over the untrained encoder`))),
+    entries.length > 1 && bars("compared", entries),
+  ];
+}
+
+// Settings by the first number they are compared by, best first, and the untrained encoder.
+function ranking({ groups, measures, table }) {
+  const measure = measures.find((each) => each.tested);
+  if (!measure || groups.length < 2) return null;
+  const found = table.filter(({ cells }) => cells[measure.key]).map(({ group, cells }) => ({ group, cell: cells[measure.key] }));
+  found.sort((one, other) => other.cell.mean - one.cell.mean);
+  const place = (id) => groups.findIndex((group) => group.id === id);
+  const entries = found.slice(0, 12).map(({ group, cell }, at) => [
+    groups[place(group)].name, cell.mean, colour(place(group), groups.length), cell.spread === null ? "" : ` ± ${(100 * cell.spread).toFixed(1)}`, at === 0]);
+  const before = table.map(({ cells }) => cells[measure.key.replace(".accuracy", ".untrained")]).filter(Boolean);
+  if (before.length && measure.key.endsWith(".accuracy")) {
+    entries.push(["untrained encoder", before.reduce((sum, { mean }) => sum + mean, 0) / before.length, "var(--line)"]);
+  }
+  return [html("h3", {}, measure.label), bars(measure.label, entries), found.length > 12 && html("p", { class: "soft" }, `and ${found.length - 12} more, in the table below`)];
+}
+
+// What is left of the summary of a single run: the first sentence and the warnings stand at the top.
+function buildAbout({ run }) {
+  const rest = run.summary.slice(1).filter((sentence) => !run.warnings.includes(sentence));
+  return html("div", { class: "beside" }, html("div", {}, rest.map((sentence) => html("p", {}, sentence))), tiles(run.facts));
+}
+
+function buildSummary({ summary, runs, comparison }) {
+  if (runs.length === 1) {
+    const [run] = runs;
+    return [run.headline && headline(run.headline), html("p", { class: "soft" }, run.summary[0]), run.warnings.map(note)];
+  }
   const warned = new Map(); // by warning, the runs that it is about
   for (const run of runs) for (const text of run.warnings) warned.set(text, [...(warned.get(text) || []), runLabel(run)]);
   return [
+    ranking(comparison),
     summary.map((sentence) => html("p", {}, sentence)),
     [...warned].map(([text, names]) => note(`${names.join(", ")}: ${text}`)),
   ];
@@ -106,7 +155,7 @@ function curvesOfRun(run, set) {
         ...curve, title: curve.label,
         lines: [
           ...clients.map(([client, values], place) => ({
-            name: `client ${client}`, paint: colour(place, clients.length), rounds: curve.rounds, values, thin: true,
+            name: clientName(run.names, client), paint: colour(place, clients.length), rounds: curve.rounds, values, thin: true,
           })),
           { name: clients.length ? "all" : curve.label, paint: "var(--accent)", rounds: curve.rounds, values: curve.values, low: curve.low, high: curve.high },
         ],
@@ -171,29 +220,32 @@ function buildResults({ probes }, set) {
     plainTable("Every probe beside the same probe on the untrained encoder.",
       [["probe", "text"], ["encoder", "text"], ["images", "text"], ["accuracy", "number"], ["untrained", "number"], ["gain", "number"], ["macro-F1", "number"]], rows),
     probes.length > 1 && html("div", { class: "controls" }, picker("details of", names.map((each) => [each, each]), names[at], (value) => set({ probe: value }))),
-    html("h3", {}, "What is taken for what"),
-    probe.confusion && probe.confusion.length
-      ? [html("p", { class: "soft" }, "In percent of the images of a class: blue is right, red is wrong."),
-        html("div", { class: "square" }, confusionChart(probe))]
-      : note((probe.per_class || []).length > 100 ? "A confusion matrix is kept for up to 100 classes."
-        : "This probe was recorded without a confusion matrix. `fedssl eval RUN --protocol linear` records one."),
-    html("h3", {}, "By class"),
-    sortable({
-      name: "classes", set, rows: classes, caption: `The ${names[at]} probe by class.`,
-      columns: [{ label: "class", unit: "text" }, { label: "images", unit: "count" }, { label: "precision", unit: "percent" },
-        { label: "recall", unit: "percent" }, { label: "F1", unit: "percent" }],
-    }),
+    html("div", { class: "beside" },
+      html("div", {},
+        html("h3", {}, "What is taken for what"),
+        probe.confusion && probe.confusion.length
+          ? [html("p", { class: "soft" }, "In percent of the images of a class: blue is right, red is wrong."),
+            html("div", { class: "square" }, confusionChart(probe))]
+          : note((probe.per_class || []).length > 100 ? "A confusion matrix is kept for up to 100 classes."
+            : "This probe was recorded without a confusion matrix. `fedssl eval RUN --protocol linear` records one.")),
+      html("div", {},
+        html("h3", {}, "By class"),
+        sortable({
+          name: "classes", set, rows: classes, caption: `The ${names[at]} probe by class.`,
+          columns: [{ label: "class", unit: "text" }, { label: "images", unit: "count" }, { label: "precision", unit: "percent" },
+            { label: "recall", unit: "percent" }, { label: "F1", unit: "percent" }],
+        }))),
   ];
 }
 
-function buildClients({ partition, clients, site }, set) {
+function buildClients({ partition, clients, site, names }, set) {
   const by = partition && (partition.by.find(({ kind }) => kind === state.kind) || partition.by[0]);
   return [
     partition && [
       html("div", { class: "controls" },
         partition.by.length > 1 && segmented("colour", partition.by.map(({ kind }) => [kind, kind]), by.kind, (kind) => set({ kind })),
         by && segmented("bars", [["images", "images"], ["shares", "shares"]], state.shares ? "shares" : "images", (value) => set({ shares: value === "shares" }))),
-      html("div", { class: partition.sizes.length <= 12 ? "square" : null }, partitionChart(partition, by, Boolean(by && state.shares))),
+      html("div", { class: partition.sizes.length <= 12 ? "square" : null }, partitionChart(partition, by, Boolean(by && state.shares), names)),
       by && legend(`${by.kind} colours`, by.names.map((name, place) => ({ name, paint: colour(place, by.names.length) }))),
       !by && !site && html("p", { class: "soft" }, "Without labels, bars are sizes."),
     ],
@@ -221,21 +273,30 @@ function buildMap({ map, whose }, set) {
   ];
 }
 
+const FIRST_STRIPS = 4;
+
 function buildStrips({ strips, whose }) {
   const labelled = strips.some(({ query }) => query.class !== null);
   const picture = ({ uri }, alt, mark) => html("img", { src: uri, alt, class: `${mark} ${uri.startsWith("data:image/jpeg") ? "smooth" : ""}` });
   return [
     html("p", { class: "soft" }, `On the left an image, then the images of clients that the encoder (${whose}) finds most similar.`
       + (labelled ? " ✓ is of the same class, ✗ of another." : "")),
-    strips.map(({ query, nearest }, number) => html("div", { class: "strip", role: "group", tabindex: "0", "aria-label": `neighbours of image ${number + 1}` },
+    folded(strips.map(({ query, nearest }, number) => html("div", { class: "strip", role: "group", tabindex: "0", "aria-label": `neighbours of image ${number + 1}` },
       html("figure", {}, picture(query, labelled ? `query: ${query.class}` : "query", ""), html("figcaption", {}, labelled ? query.class : "query")),
       nearest.map((each) => {
         const right = each.class === query.class;
         const words = `${labelled ? `${each.class}, ` : ""}client ${each.client}, cosine ${each.cosine.toFixed(3)}`;
         return html("figure", { title: words }, picture(each, words, labelled ? (right ? "right" : "wrong") : ""),
           html("figcaption", {}, labelled ? `${right ? "✓" : "✗"} ${each.class}` : each.cosine.toFixed(2)));
-      }))),
+      })))),
   ];
+}
+
+// The first rows, and the others behind a line to click.
+function folded(rows) {
+  if (rows.length <= FIRST_STRIPS) return rows;
+  return [rows.slice(0, FIRST_STRIPS), html("details", { open: state.open.strips, toggle: (event) => { state.open.strips = event.target.open; } },
+    html("summary", {}, `${rows.length - FIRST_STRIPS} more`), rows.slice(FIRST_STRIPS))];
 }
 
 function buildSamples({ samples }) {
@@ -243,11 +304,12 @@ function buildSamples({ samples }) {
     html("figcaption", {}, name), uri ? html("img", { src: uri, alt: `samples: ${name}` }) : note(`cannot be read: ${why}`))));
 }
 
-function buildFailures({ failures }, set) {
+function buildFailures({ failures, names }, set) {
   const { total, turns, unused, reasons, each } = failures;
   const spare = unused ? html("p", { class: "soft" }, `${grouped(unused, 0)} answers came too late to be needed; these are no failures.`) : null;
   if (!total) return [html("p", {}, turns ? `None in ${grouped(turns, 0)} turns of clients.` : "No round has ended yet."), spare];
-  const some = (ids) => (ids.length > 12 ? `${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more` : ids.join(", "));
+  const some = (ids) => listed(ids.map((id) => (names ? clientName(names, id) : id)));
+  const listed = (ids) => (ids.length > 12 ? `${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more` : ids.join(", "));
   return [
     html("p", {}, `${grouped(total, 0)} of ${grouped(turns, 0)} turns of clients failed; these clients were left out of the round.`), spare,
     plainTable("By reason.", [["reason", "text"], ["times", "number"], ["clients", "text"], ["rounds", "text"]],
@@ -256,8 +318,8 @@ function buildFailures({ failures }, set) {
     html("details", { open: state.open.failures, toggle: (event) => { state.open.failures = event.target.open; } },
       html("summary", {}, each.length < total ? `the last ${each.length}, one by one` : "one by one"),
       sortable({
-        name: "failures", set, caption: "Failures, one by one.", rows: each.map((row) => [row.round, row.client, row.reason]),
-        columns: [{ label: "round", unit: "count" }, { label: "client", unit: "count" }, { label: "reason", unit: "text" }],
+        name: "failures", set, caption: "Failures, one by one.", rows: each.map((row) => [row.round, names ? clientName(names, row.client) : row.client, row.reason]),
+        columns: [{ label: "round", unit: "count" }, names ? { label: "site", unit: "text" } : { label: "client", unit: "count" }, { label: "reason", unit: "text" }],
       })),
   ];
 }
@@ -275,25 +337,35 @@ function buildConfig({ config }) {
 }
 
 const SECTIONS = [
-  { id: "summary", title: "Summary", take: (doc) => ({ summary: doc.summary, runs: doc.runs.map(({ name, seed, summary, warnings, facts }) => ({ name, seed, summary, warnings, facts })) }), build: buildSummary },
+  {
+    id: "summary", title: "Result", build: buildSummary,
+    take: (doc) => ({
+      summary: doc.summary, comparison: doc.comparison,
+      runs: doc.runs.map(({ label, seed, summary, warnings, facts, headline: head }) => ({ label, seed, summary, warnings, facts, headline: head })),
+    }),
+  },
+  { id: "map", title: "Feature map", take: (doc, run) => run.images, build: (value, set) => (value.map ? buildMap(value, set) : note(value.why_not)) },
+  { id: "neighbours", title: "Nearest neighbours", take: (doc, run) => (run.images.strips ? run.images : null), build: buildStrips },
+  { id: "results", title: "Probes", take: (doc, run) => (run.probes.length ? { probes: run.probes } : null), build: buildResults },
+  {
+    id: "about", title: "The run", build: buildAbout,
+    take: (doc, run) => (doc.runs.length > 1 ? null : { run: { summary: run.summary, warnings: run.warnings, facts: run.facts } }),
+  },
   { id: "comparison", title: "Comparison", take: (doc) => doc.comparison, build: buildComparison },
   {
     id: "curves", title: "Curves",
     take: (doc, run) => {
       if (doc.comparison) return doc.comparison.curves.length ? { comparison: doc.comparison, runs: doc.runs.map(({ group, seed, curves }) => ({ group, seed, curves })) } : null;
-      return run.curves.length ? { curves: run.curves } : null;
+      return run.curves.length ? { curves: run.curves, names: run.names } : null;
     },
     build: (value, set) => (value.comparison ? curvesOfMany(value, set) : curvesOfRun(value, set)),
   },
-  { id: "run", title: "One run", take: (doc, run) => (doc.runs.length > 1 ? { runs: doc.runs.map(({ id, name, seed }) => ({ id, name, seed })), run } : null), build: buildRun },
-  { id: "results", title: "Results", take: (doc, run) => (run.probes.length ? { probes: run.probes } : null), build: buildResults },
+  { id: "run", title: "One run", take: (doc, run) => (doc.runs.length > 1 ? { runs: doc.runs.map(({ id, label, seed }) => ({ id, label, seed })), run } : null), build: buildRun },
   {
     id: "clients", title: "Clients", build: buildClients,
-    take: (doc, run) => (run.clients.rows.length ? { partition: run.partition, clients: run.clients, site: run.clients.columns.some(({ key }) => key === "site") } : null),
+    take: (doc, run) => (run.clients.rows.length ? { partition: run.partition, clients: run.clients, names: run.names, site: Boolean(run.names) } : null),
   },
-  { id: "map", title: "Feature map", take: (doc, run) => run.images, build: (value, set) => (value.map ? buildMap(value, set) : note(value.why_not)) },
-  { id: "neighbours", title: "Nearest neighbours", take: (doc, run) => run.images, build: (value) => (value.strips ? buildStrips(value) : note(value.why_not)) },
   { id: "samples", title: "Samples", take: (doc, run) => (run.samples.length ? { samples: run.samples } : null), build: buildSamples },
-  { id: "failures", title: "Failures", take: (doc, run) => ({ failures: run.failures }), build: buildFailures },
+  { id: "failures", title: "Failures", take: (doc, run) => ({ failures: run.failures, names: run.names }), build: buildFailures },
   { id: "config", title: "Configuration", take: (doc, run) => ({ config: run.config }), build: buildConfig },
 ];

@@ -14,6 +14,7 @@ from fedssl.errors import ConfigError, FedsslError
 from fedssl.experiment import Experiment, free_path
 from fedssl.rundir import RunDir
 from fedssl.storage import write_text
+from fedssl.trust import trusting
 
 app = ServerApp()
 
@@ -38,7 +39,8 @@ def serve(grid: Grid, directory: RunDir) -> None:
     if directory.result_file.exists():
         listener.note(f"{directory.path} has finished already")
         return
-    config = own_threads(directory.config())
+    with trusting():  # whoever submitted the run has the server's token
+        config = own_threads(directory.config())
     if not isinstance(config.engine, Flower):
         raise ConfigError(f"{directory.path} is a run on engine.name={config.engine.name}, not on Flower")
     config.engine.attach(grid, listener.note)

@@ -1,17 +1,16 @@
-"""How far local models drift, and their features in one plane."""
+"""How far local models drift from their mean, from their start and from each other."""
 
 import math
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
+from tests.small import small_run
 
 import fedssl
-from fedssl.errors import DataError, RunError
-from fedssl.papers.analysis.drift import drift, local_models
-from fedssl.papers.analysis.feature_map import feature_map, joint, save_picture
+from fedssl.errors import RunError
+from fedssl.evaluation.drift import LocalModels, distances, drift, local_models
 from fedssl.state import layer_distances
-from tests.small import small_run
 
 KEEP = {"checkpoint.every": 1, "checkpoint.keep": 2}
 
@@ -42,16 +41,60 @@ def test_local_models_are_those_that_were_uploaded(run):
 
 def test_d_w_is_the_sum_over_layers(run):
     found, models = drift(run.path), local_models(run.path)
-    assert [row["client"] for row in found["to_global"]] == [0, 1, 2, 3, 4]
+    assert [row["client"] for row in found["from_global"]] == [0, 1, 2, 3, 4]
     assert len(found["between"]) == 10
-    for row in found["to_global"]:
+    for row in found["from_global"]:
         own, merged = models.local[row["client"]], models.finished.server.model
         expected = sum(float((own[name] - merged[name]).norm()) for name in models.layers)
         assert row["d_w"] == pytest.approx(expected, rel=1e-4)
         assert row["d_w"] == pytest.approx(sum(row["layers"].values()))
     pair = found["between"][0]
     assert pair["clients"] == [0, 1]
-    assert pair["d_w"] <= found["to_global"][0]["d_w"] + found["to_global"][1]["d_w"] + 1e-6
+    assert pair["d_w"] <= found["from_global"][0]["d_w"] + found["from_global"][1]["d_w"] + 1e-6
+
+
+def made(local, rows, received):
+    """Local models of one round, each of two layers."""
+    local = {
+        client: {"encoder.a": torch.tensor(a), "encoder.b": torch.tensor(b)}
+        for client, (a, b) in local.items()
+    }
+    runner = SimpleNamespace(backbone=["encoder.a", "encoder.b"])
+    finished = SimpleNamespace(models=SimpleNamespace(runner=runner))
+    merged = {client: {name: 0 * value for name, value in state.items()} for client, state in local.items()}
+    rows = [{"client": client, "drift": received, **row} for client, row in rows.items()]
+    return LocalModels(finished, 1, rows, local, merged)
+
+
+def test_drift_from_the_mean_by_hand():
+    """Clients with 1 and 3 images: the mean is ¼·(8, 0) + ¾·(0, 4) = (2, 3) and ¼·4 = 1.
+
+    Client 0 is (6, −3) and 3 away from it, client 1 is (−2, 1) and −1.
+    """
+    local = {0: ([8.0, 0.0], [4.0]), 1: ([0.0, 4.0], [0.0])}
+    found = distances(made(local, {0: {"images": 1}, 1: {"images": 3}}, received=7.0))
+    assert [row["d_w"] for row in found["from_mean"]] == pytest.approx([45**0.5 + 3, 5**0.5 + 1])
+    assert [row["d_w"] for row in found["from_received"]] == [7.0, 7.0]
+    assert [row["d_w"] for row in found["from_global"]] == pytest.approx([8 + 4, 4])
+    assert [row["d_w"] for row in found["between"]] == pytest.approx([80**0.5 + 4])
+
+
+def test_the_mean_of_a_cluster_is_that_of_its_members_by_hand():
+    local = {0: ([2.0], [0.0]), 1: ([4.0], [0.0]), 2: ([100.0], [0.0])}
+    rows = {0: {"images": 5, "cluster": 1}, 1: {"images": 5, "cluster": 1}, 2: {"images": 5, "cluster": 0}}
+    found = distances(made(local, rows, received=1.0))
+    assert [row["d_w"] for row in found["from_mean"]] == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_the_protocol_names_the_papers_drift_and_ours(run):
+    found, rows = run.probe("drift"), drift(run.path)
+    for kind in ("from_mean", "from_received", "from_global", "between"):
+        assert found[kind] == pytest.approx(sum(row["d_w"] for row in rows[kind]) / len(rows[kind]))
+    # With FedAvg the global model is the mean of the local ones.
+    assert found["from_mean"] == pytest.approx(found["from_global"], rel=1e-4)
+    assert found["from_received"] != found["from_mean"]
+    logged = [client["drift"] for client in run.metrics[-1]["clients"]]
+    assert found["from_received"] == pytest.approx(sum(logged) / 5)
 
 
 def test_every_round_logs_the_drift_from_what_was_received(run):
@@ -68,7 +111,7 @@ def test_methods_that_remember_their_model_need_no_second_training(tmp_path):
     keys = {"objective": "simsiam", "rounds": 2, "train.epochs": 0.5}
     run = small_run(tmp_path / "a", method={"name": "fedema", "scaler": 0.5}, **keys)
     found = drift(run.path)  # one checkpoint, and no round is run again
-    assert all(row["d_w"] > 0 for row in found["to_global"])
+    assert all(row["d_w"] > 0 for row in found["from_mean"])
     clustered = local_models(small_run(tmp_path / "b", method="featarc", **keys).path)
     for client, row in enumerate(fedssl.Run(tmp_path / "b").metrics[-1]["clients"]):
         model = clustered.finished.server.clusters[row["cluster"]]
@@ -85,35 +128,3 @@ def test_what_cannot_be_made_anew_says_why(tmp_path):
     alone = small_run(tmp_path / "alone", rounds=1, method="standalone")
     with pytest.raises(RunError, match="standalone shares no encoder"):
         drift(alone.path)
-
-
-# --- the map --------------------------------------------------------------------------------------
-
-
-def test_features_of_three_models_are_in_one_plane(run, tmp_path):
-    seen = feature_map(run.path, clients=(0, 2), images=40)
-    assert seen.models == ["global", "client 0", "client 2"]
-    assert seen.points.shape == (3, 40, 2)
-    assert np.isfinite(seen.points).all()
-    assert len(seen.labels) == 40
-    again = feature_map(run.path, clients=(0, 2), images=40)
-    np.testing.assert_array_equal(seen.points, again.points)
-    file = tmp_path / "map.png"
-    save_picture(file, again)
-    assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def test_models_that_agree_lie_on_each_other_and_others_do_not():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(60, 30))
-    points, _ = joint([features, features + 1e-6, features + 30], seed=0)
-    own = np.linalg.norm(points[0] - points[1], axis=1)
-    other = np.linalg.norm(points[0] - points[2], axis=1)
-    assert np.median(own) < 0.2 * np.median(other)
-
-
-def test_bad_requests_are_named(run):
-    with pytest.raises(RunError, match=r"client 9 took no part in round 2: choose from \[0, 1, 2, 3, 4\]"):
-        feature_map(run.path, clients=(0, 9))
-    with pytest.raises(DataError, match="a map of 3 points"):
-        joint([np.zeros((1, 4))] * 3, seed=0)

@@ -1,0 +1,78 @@
+"""What evaluations client by client have in common: whose images, in whose appearance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedssl.data.images import ImageSet
+from fedssl.errors import DataError
+from fedssl.evaluation.loaded import LoadedRun
+from fedssl.evaluation.probes import Prober
+from fedssl.evaluation.scores import Scores, score
+from fedssl.evaluation.tuned import score_tuned
+from fedssl.models.tuned import Tuned
+
+
+def labelled(run: LoadedRun) -> tuple[ImageSet, ImageSet]:
+    """The run's training and test images.
+
+    Raises:
+        DataError: there are no labels to probe with.
+    """
+    train, test = run.federation.train, run.federation.test
+    why_not = Prober.why_not(train, test)
+    if why_not or test is None:
+        raise DataError(f"cannot probe: {why_not}")
+    return train, test
+
+
+def parts_of(run: LoadedRun) -> list[NDArray[np.int64]]:
+    """The training images of every client, by number.
+
+    Raises:
+        DataError: the images are at sites.
+    """
+    if not run.trained.engine.sees_clients:
+        raise DataError("the clients' images are at the sites: this evaluation needs them here")
+    return run.federation.parts
+
+
+def of_same_style(train: ImageSet, test: ImageSet, part: NDArray[np.int64]) -> ImageSet:
+    """The test images of the styles that a client's images come from; all where there are no styles."""
+    if train.domain is None or test.domain is None:
+        return test
+    own = np.isin(test.domain.numpy(), numbers(train.domain[torch.from_numpy(part)]))
+    return test.subset(np.flatnonzero(own))
+
+
+def style_name(train: ImageSet, part: NDArray[np.int64]) -> str:
+    """The styles of a client's images; empty where there are none."""
+    if train.domain is None:
+        return ""
+    return "+".join(train.domains[style] for style in numbers(train.domain[torch.from_numpy(part)]))
+
+
+def as_seen_by(client: int, run: LoadedRun, images: ImageSet) -> ImageSet:
+    """Images with the client's own shift."""
+    return replace(images, x=run.trained.shift.apply(images.x, client, run.federation.clients))
+
+
+def numbers(values: Tensor) -> list[int]:
+    """The numbers that occur, in order."""
+    return [int(number) for number in np.unique(values.numpy())]
+
+
+def linear_scores(prober: Prober, encoder: nn.Module) -> Scores:
+    """The linear probe; where there is one class only, it is what every image is taken for."""
+    assert prober.train.y is not None
+    assert prober.test.y is not None
+    if len(numbers(prober.train.y)) == 1:
+        return score(prober.train.y[:1].expand(len(prober.test)), prober.test.y, prober.test.classes)
+    if isinstance(encoder, Tuned):
+        return score_tuned(prober, encoder)
+    return prober.run_all(encoder, ["linear"])["linear"]

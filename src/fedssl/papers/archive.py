@@ -1,0 +1,121 @@
+"""The store of the papers' results: docs/results/cells in a checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedssl.config import EXECUTION
+from fedssl.config import load as load_config
+from fedssl.errors import ConfigError, RunError
+from fedssl.papers.files import recipe_files
+from fedssl.papers.panels import panel_data
+from fedssl.papers.recipe import Recipe, Scale, load, titles
+from fedssl.tables.archive import Archive
+from fedssl.tables.cells import TUNING_SEEDS, Cell, digest, portable, values_of
+from fedssl.tables.runner import Outcome
+from fedssl.tables.store import Place, Store
+from fedssl.tables.table import Table
+
+# Overrides that change how a cell is run, and not what it is.
+HOW = (*(f"{section}." for section in EXECUTION), "data.root", "device")
+
+
+def open_archive(
+    folder: str | Path | None,
+    recipes: Sequence[Recipe],
+    scale: Scale,
+    first_seed: int,
+    overrides: Mapping[str, Any],
+    needed: bool,
+) -> PapersArchive | None:
+    """The store, if it is for such results: of recipes as they are, at a real scale, with seeds of results.
+
+    Args:
+        folder: where it is; None: docs/results/cells in a checkout.
+        recipes: those of others than ours are stored only where `folder` says.
+        scale: smoke is not stored: it is there to see that everything runs.
+        first_seed: results of seeds on which settings are chosen are not stored.
+        overrides: with other settings than the recipe's, results are not the recipe's.
+        needed: whether it is an error if there is no store.
+    """
+    changed = [key for key in overrides if not key.startswith(HOW)]
+    why = (
+        "results at scale smoke are not stored"
+        if scale == "smoke"
+        else "results of tuning seeds are not stored"
+        if first_seed >= TUNING_SEEDS
+        else f"results with {changed[0]} changed are not stored"
+        if changed
+        else ""
+    )
+    where = Path(folder) if folder is not None else default_folder()
+    foreign = [recipe.name for recipe in recipes if recipe.file != recipe_files().get(recipe.name)]
+    if not why and folder is None and foreign:
+        why = f"{foreign[0]} is a recipe of yours; give a folder for its results with --store"
+    if not why and where is None:
+        why = "an installed package has no stored results; give their folder with --store"
+    if needed and why:
+        raise ConfigError(f"--stored: {why}")
+    return None if why or where is None else PapersArchive(where)
+
+
+def default_folder() -> Path | None:
+    """In a checkout: docs/results/cells. In an installed package there is none."""
+    root = Path(__file__).parents[3]
+    return root / "docs" / "results" / "cells" if (root / "recipes").is_dir() else None
+
+
+class PapersArchive(Archive):
+    """A file for each paper and scale; a result serves all recipes of its paper with the same config."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Store(folder))
+
+    def file(self, table: Table) -> str:
+        return f"{paper_of(table.name)}-{table.scale}"
+
+    def places(self, table: Table, cell: Cell) -> tuple[Place, ...]:
+        own = super().places(table, cell)
+        others = _served(paper_of(table.name), table.scale).get(digest(portable(cell.config)), ())
+        return tuple(dict.fromkeys((*own, *others)))
+
+    def range_of_seeds(self, tables: Sequence[Table]) -> tuple[int, int]:
+        """The first seed of the results that there are, and how many; 0 and 3 if there are none."""
+        seeds = {seed for table in tables for seed in self.seeds(table)}
+        return (min(seeds), max(seeds) - min(seeds) + 1) if seeds else (0, 3)
+
+    def panels(self, table: Table, outcome: Outcome) -> dict[str, Any]:
+        """Pictures show the first seed alone."""
+        if outcome.cell.seed != 0 or table.figure is None:
+            return {}
+        try:
+            return panel_data(table.figure.kind, outcome.path)
+        except RunError:  # the run does not have what the picture needs
+            return {}
+
+
+def paper_of(recipe: str) -> str:
+    """`fedema` of `fedema-table3`."""
+    return recipe.partition("-")[0]
+
+
+@cache
+def _served(paper: str, scale: Scale) -> dict[str, tuple[Place, ...]]:
+    """By hash of the config, all cells of a paper's recipes at a scale."""
+    found: dict[str, tuple[Place, ...]] = {}
+    for name in titles():
+        recipe = load(name)
+        if paper_of(name) == paper and scale in recipe.scales:
+            table = recipe.at(scale)
+            for row in table.rows:
+                for column in table.columns:
+                    try:
+                        key = digest(portable(load_config(values_of(table, row, column))))
+                    except ConfigError:  # needs a package that is not installed
+                        continue
+                    place = Place(table=name, scale=scale, row=row.name, column=column.name)
+                    found[key] = (*found.get(key, ()), place)
+    return found

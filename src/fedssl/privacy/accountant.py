@@ -1,0 +1,151 @@
+"""How much privacy a run has spent: ε for a given δ, by `dp-accounting` (privacy loss distributions).
+
+The guarantee is for neighbours that differ by one whole contribution, added or removed: a
+client with all its images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from fedssl.extras import require
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import PLDAccountant
+
+# Where the rounds spent are kept among the numbers of a server or client: "privacy/spent/0.1/1.0" -> 12.
+SPENT = "privacy/spent/"
+FINE, COARSE = 1e-4, 1e-3  # grids of the privacy loss; errors are on the safe side
+TOLERANCE = 2e-3  # relative, of a noise multiplier that is searched for
+
+
+@dataclass(frozen=True, order=True)
+class Release:
+    """One use of the Gaussian mechanism on a random part of the contributions.
+
+    Attributes:
+        rate: probability that a contribution takes part (Poisson sampling).
+        noise: standard deviation of the noise, in units of the largest norm of a contribution.
+    """
+
+    rate: float
+    noise: float
+
+
+@dataclass
+class Ledger:
+    """What was released, and how often: all that the accountant needs to know."""
+
+    releases: dict[Release, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, values: Mapping[str, float]) -> Ledger:
+        """The ledger among the numbers of a server or client."""
+        found: dict[Release, int] = {}
+        for name, count in values.items():
+            if name.startswith(SPENT):
+                rate, noise = name.removeprefix(SPENT).split("/")
+                found[Release(float(rate), float(noise))] = int(count)
+        return cls(found)
+
+    def values(self) -> dict[str, float]:
+        """The numbers that `read` understands."""
+        return {f"{SPENT}{each.rate!r}/{each.noise!r}": count for each, count in self.releases.items()}
+
+    def after(self, release: Release, count: int = 1) -> Ledger:
+        """The ledger with further releases."""
+        return Ledger({**self.releases, release: self.releases.get(release, 0) + count})
+
+    def epsilon(self, delta: float) -> float:
+        """ε of everything that was released so far.
+
+        Args:
+            delta: δ of the guarantee.
+
+        Returns:
+            ε ≥ 0; infinity if something was released without noise.
+        """
+        return _epsilon(tuple(sorted(self.releases.items())), delta)
+
+
+def epsilon(rate: float, noise: float, count: int, delta: float) -> float:
+    """ε of releases that are all alike."""
+    return Ledger({Release(rate, noise): count}).epsilon(delta)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(releases: tuple[tuple[Release, int], ...], delta: float) -> float:
+    if not releases:
+        return 0.0
+    if any(not release.noise for release, _ in releases):
+        return math.inf
+    accountant = _accountant(min(release.noise for release, _ in releases))
+    for release, count in releases:
+        accountant.compose(_event(release), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(
+    budget: float, rate: float, count: int, delta: float, low: float = 0.0, high: float | None = None
+) -> float:
+    """The smallest noise multiplier with which `count` releases stay within a budget.
+
+    Args:
+        budget: the largest ε.
+        rate: probability that a contribution takes part in a release.
+        count: number of releases.
+        delta: δ of the guarantee.
+        low: a noise multiplier that is known to be too small.
+        high: one that is known to be enough, if any is.
+
+    Returns:
+        A noise multiplier whose ε is at most the budget, and at most 0.2 % more than is needed.
+    """
+    if budget <= 0:
+        raise ValueError(f"a budget of ε = {budget:g} cannot be met")
+    if high is None:
+        high = max(1.0, 2 * low)
+        while epsilon(rate, high, count, delta) > budget:
+            low, high = high, 2 * high
+    while high - low > TOLERANCE * high:
+        middle = (low + high) / 2
+        # Below a twentieth ε is in the thousands, and takes long to compute.
+        within = middle > 0.05 and epsilon(rate, middle, count, delta) <= budget
+        low, high = (low, middle) if within else (middle, high)
+    return math.ceil(high * 1e4) / 1e4
+
+
+def releases_for(budget: float, rate: float, noise: float, delta: float, most: int = 1_000_000) -> int:
+    """How many releases a budget allows."""
+    if epsilon(rate, noise, 1, delta) > budget:
+        return 0
+    low, high = 1, 2
+    while high <= most and epsilon(rate, noise, high, delta) <= budget:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon(rate, noise, middle, delta) <= budget else (low, middle)
+    return low
+
+
+def require_accountant(what: str) -> None:
+    """A ConfigError unless dp-accounting is installed."""
+    require("dp_accounting", "privacy", what)
+
+
+def _event(release: Release) -> Any:
+    import dp_accounting
+
+    return dp_accounting.PoissonSampledDpEvent(release.rate, dp_accounting.GaussianDpEvent(release.noise))
+
+
+def _accountant(noise: float) -> PLDAccountant:
+    """Losses are large where noise is small, and a coarse grid is fine enough for them."""
+    require_accountant("privacy accounting")
+    from dp_accounting.pld import PLDAccountant
+
+    return PLDAccountant(value_discretization_interval=FINE if noise >= 3 else COARSE)

@@ -1,0 +1,145 @@
+"""The server's side of a run's privacy settings, round by round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedssl.aggregation.rule import is_counter
+from fedssl.aggregation.scaled_sum import ScaledSum
+from fedssl.methods.method import ServerTools
+from fedssl.privacy.accountant import Ledger
+from fedssl.privacy.fold import NoisyFold, SumFold, WeightedFold, fold_for, guarded
+from fedssl.privacy.secure.client import FEWEST
+from fedssl.privacy.secure.crypto import PUBLIC
+from fedssl.privacy.secure.server import Ask, SecureSum
+from fedssl.privacy.stream import Stream, derive_key
+from fedssl.privacy.terms import CLIP, Terms
+from fedssl.privacy.update import KEYS
+from fedssl.state import Broadcast, ServerState, State
+
+if TYPE_CHECKING:
+    from fedssl.config import Config
+
+
+class Guard:
+    """A run without privacy settings: everything stays as it is."""
+
+    withholds = False  # whether the server is told nothing about single clients
+
+    def sample(self, number: int) -> list[int] | None:
+        """The clients of a round; None: as many as `participation` says."""
+        return None
+
+    def fewest(self, selected: int, min_clients: int) -> int:
+        """How many uploads a round needs."""
+        return min_clients
+
+    def send(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
+        """A broadcast with what clients need to know."""
+        return broadcast
+
+    def start(self, server: ServerState, number: int, tools: ServerTools) -> ServerTools:
+        """Begin a round; what its uploads are folded with."""
+        return tools
+
+    def expected(self, model: State) -> State | None:
+        """What uploads look like; None: like the model."""
+        return None
+
+    def collect(self, ask: Ask) -> dict[int, str]:
+        """Get the integers that clients have announced; why clients were lost, by client."""
+        return {}
+
+    def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
+        """End a round; the next state, numbers for metrics.jsonl, and why the run has to stop here."""
+        return server, {}, ""
+
+
+class SumGuard(Guard):
+    """A run whose uploads are only ever summed: with noise, in secret, or both.
+
+    Args:
+        config: the run's config.
+        terms: the terms of the run.
+        secret: where noise and sampling come from.
+    """
+
+    withholds = True
+
+    def __init__(self, config: Config, terms: Terms, secret: bytes) -> None:
+        self.config, self.terms, self.secret = config, terms, secret
+        self.fold: SumFold | None = None
+
+    def sample(self, number: int) -> list[int] | None:
+        """Each client with the same probability, independently of the others: what the accountant assumes."""
+        if not self.terms.privacy.by_client:
+            return None
+        drawn = Stream(derive_key(self.secret, number, "participation")).uniform(self.terms.clients)
+        return [int(client) for client in (drawn <= self.terms.rate).nonzero()[0]]
+
+    def fewest(self, selected: int, min_clients: int) -> int:
+        """A round for which nobody was drawn goes on: that it is empty must not show."""
+        return min(selected, min_clients) if self.terms.privacy.by_client else min_clients
+
+    def send(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
+        if not self.terms.privacy.quantile:
+            return broadcast
+        return replace(broadcast, values={**broadcast.values, CLIP: self.terms.clip(server.values)})
+
+    def start(self, server: ServerState, number: int, tools: ServerTools) -> ServerTools:
+        key = derive_key(self.secret, number, "noise", "server")
+        assert isinstance(tools.rule, ScaledSum)  # checked before the run begins
+        rule = self.terms.rule_at(tools.rule, number)
+        self.fold = fold_for(self.terms, server.model, self.terms.clip(server.values), rule, key)
+        return replace(tools, rule=guarded(self.fold))
+
+    def expected(self, model: State) -> State:
+        if self.terms.privacy.secure:
+            return {KEYS: torch.zeros(2 * PUBLIC, dtype=torch.uint8)}
+        return {
+            name: torch.empty_like(old, dtype=torch.float32)
+            for name, old in model.items()
+            if not is_counter(old)
+        }
+
+    def collect(self, ask: Ask) -> dict[int, str]:
+        fold, privacy = self.fold, self.terms.privacy
+        if not privacy.secure or fold is None:
+            return {}
+        if privacy.by_client and len(fold.keys) < FEWEST:  # all noise is the server's, then
+            return dict.fromkeys(fold.keys, f"nothing is summed of fewer than {FEWEST} clients")
+        summed = SecureSum(ask, fold.total, privacy.threshold).collect(fold.keys)
+        fold.take(summed)
+        return summed.lost
+
+    def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
+        fold, numbers = self.fold, dict[str, float]()
+        if isinstance(fold, WeightedFold):
+            return server, {**fold.means, "quantisation": fold.error, "views": fold.views}, ""
+        assert isinstance(fold, NoisyFold)
+        if self.terms.privacy.quantile:
+            numbers["clip"] = fold.clip
+        return self._spend(server, fold, numbers)
+
+    def _spend(
+        self, server: ServerState, fold: NoisyFold, numbers: dict[str, float]
+    ) -> tuple[ServerState, dict[str, float], str]:
+        """Write the round into the ledger, and see whether the budget allows another one."""
+        privacy = self.terms.privacy
+        ledger = Ledger.read(server.values).after(self.terms.release)
+        values = {**server.values, **ledger.values()}
+        values |= {CLIP: fold.next_clip} if privacy.quantile else {}
+        numbers["epsilon"] = ledger.epsilon(privacy.delta)
+        return replace(server, values=values), numbers, self._spent(ledger)
+
+    def _spent(self, ledger: Ledger) -> str:
+        budget = self.terms.privacy.epsilon
+        if not budget:
+            return ""
+        following = ledger.after(self.terms.release).epsilon(self.terms.privacy.delta)
+        if following <= budget:
+            return ""
+        return f"the next round would spend ε = {following:.4g}, and privacy.epsilon is {budget:g}"

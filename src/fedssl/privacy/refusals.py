@@ -1,0 +1,195 @@
+"""Which settings cannot be had together, and what to set instead.
+
+A guarantee holds for what it was computed for. Whatever would tell the server more, or needs to see a single
+upload, is refused before the run begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedssl.aggregation.fedavg import FedAvg
+from fedssl.aggregation.l_dawa import LDawa
+from fedssl.aggregation.m_dawa import MDawa
+from fedssl.aggregation.scaled_sum import ScaledSum
+from fedssl.errors import ConfigError
+from fedssl.extras import require
+from fedssl.privacy.accountant import epsilon, noise_for, require_accountant
+from fedssl.privacy.secure.client import FEWEST
+from fedssl.privacy.secure.crypto import require_secure_aggregation
+from fedssl.privacy.terms import Terms
+from fedssl.privacy.update import slack
+
+if TYPE_CHECKING:
+    from fedssl.config import Config
+    from fedssl.methods.method import Aggregate
+
+# What a user of a method whose server sees single uploads can do instead.
+INSTEAD = {
+    "fedema": "; with a fixed method.scaler, or method.divergence=reference-code, it does not",
+    "featarc": "; method.name=fedavg has one global model",
+}
+BOUNDED = (LDawa, MDawa)  # rules whose factor is a cosine and whose clients all count the same
+
+
+def check_config(config: Config) -> None:
+    """Raise a ConfigError for settings that do not go together, as far as the config alone shows."""
+    privacy = config.privacy
+    if privacy.mode != "none":
+        require_accountant(f"privacy.mode={privacy.mode}")
+        require("cryptography", "privacy", f"privacy.mode={privacy.mode}")
+        _check_noise(config)
+    if privacy.secure:
+        require_secure_aggregation()
+    if privacy.on:
+        _check_engine(config)
+        _check_rule(config)
+    if privacy.by_client:
+        _check_sampling(config)
+
+
+def _setting(config: Config) -> str:
+    """The key that does not go together with another one."""
+    return "privacy.mode=client" if config.privacy.by_client else "privacy.secure=true"
+
+
+def _check_noise(config: Config) -> None:
+    privacy = config.privacy
+    if not privacy.noise:
+        raise ConfigError(
+            f"privacy.mode={privacy.mode} needs privacy.noise: `fedssl privacy` shows what a budget needs"
+        )
+
+
+def _check_engine(config: Config) -> None:
+    if not config.engine.has_server:
+        raise ConfigError(
+            f"engine.name={config.engine.name} has no server that could sum: {_setting(config)} needs one "
+            "(engine.name=local or flower)"
+        )
+    if config.method.pools_data:
+        raise ConfigError(
+            f"method.name={config.method.name} has all images in one place: {_setting(config)} protects "
+            "clients from each other"
+        )
+
+
+def _check_rule(config: Config) -> None:
+    rule, name = config.aggregation, config.aggregation.name
+    if not isinstance(rule, ScaledSum) or type(rule).start is not ScaledSum.start:
+        raise ConfigError(
+            f"aggregation.name={name} looks at single uploads, which {_setting(config)} does not show to "
+            "the server; use fedavg, or l-dawa with aggregation.client_side=true"
+        )
+    if not isinstance(rule, FedAvg) and not rule.client_side:
+        raise ConfigError(
+            f"aggregation.name={name} compares single uploads with the global model, which "
+            f"{_setting(config)} does not show to the server; set aggregation.client_side=true"
+        )
+    _check_statistics(config, rule)
+    equal = isinstance(rule, FedAvg) and type(rule).known is FedAvg.known
+    if config.privacy.by_client and not (equal or isinstance(rule, BOUNDED)):
+        raise ConfigError(
+            f"aggregation.name={name} weights clients by their images or losses, which are not covered by "
+            "privacy.mode=client: every client counts the same; use fedavg, or l-dawa or m-dawa with "
+            "aggregation.client_side=true"
+        )
+
+
+def _check_statistics(config: Config, rule: ScaledSum) -> None:
+    if config.privacy.by_client and rule.statistics == "scaled":
+        raise ConfigError(
+            "aggregation.statistics=scaled would scale noisy variances; with privacy.mode=client noise is "
+            "added to moments: set aggregation.statistics=pooled, or method.private_norm=true, or "
+            "model.norm=group"
+        )
+
+
+def _check_sampling(config: Config) -> None:
+    if config.participation.overshoot:
+        raise ConfigError(
+            "participation.overshoot takes the clients that are done first; privacy.mode=client samples "
+            "each client independently, as the accountant assumes: set participation.overshoot=0"
+        )
+    if not config.engine.sees_clients and config.checkpoint.every != 1:
+        raise ConfigError(
+            f"checkpoint.every={config.checkpoint.every}: at sites a round that is repeated after a crash "
+            "would be released twice; privacy.mode=client needs checkpoint.every=1"
+        )
+
+
+# --- with the model -------------------------------------------------------------------------------
+
+
+def check_terms(config: Config, terms: Terms, aggregate: Aggregate, clusters: bool) -> None:
+    """Raise a ConfigError for what shows only with the model and the number of clients.
+
+    Args:
+        config: the run's config.
+        terms: the terms of the run.
+        aggregate: what the method aggregates with.
+        clusters: whether the server has several models.
+    """
+    _check_method(config, terms, aggregate, clusters)
+    if config.privacy.by_client:
+        _check_delta(terms)
+        _check_budget(terms, config.rounds)
+        _check_grid(terms)
+        if config.privacy.secure:
+            _check_small_rounds(terms, config.rounds)
+
+
+def _check_method(config: Config, terms: Terms, aggregate: Aggregate, clusters: bool) -> None:
+    from fedssl.methods.method import Aggregate as Plain
+
+    method = config.method
+    if not terms.layout.shapes:
+        raise ConfigError(f"method.name={method.name} shares nothing: {_setting(config)} has nothing to sum")
+    if clusters or type(aggregate) is not Plain:
+        raise ConfigError(
+            f"method.name={method.name} looks at single uploads on the server, which {_setting(config)} "
+            f"does not show{INSTEAD.get(str(method.name), '')}"
+        )
+
+
+def _check_delta(terms: Terms) -> None:
+    if terms.privacy.delta * terms.clients >= 1:
+        raise ConfigError(
+            f"privacy.delta={terms.privacy.delta:g} would allow to publish one of {terms.clients} clients "
+            f"whole: set it well below {1 / terms.clients:.1g}"
+        )
+
+
+def _check_budget(terms: Terms, rounds: int) -> None:
+    privacy = terms.privacy
+    first = epsilon(terms.rate, privacy.noise, 1, privacy.delta)
+    if privacy.epsilon and first > privacy.epsilon:
+        needed = noise_for(privacy.epsilon, terms.rate, rounds, privacy.delta)
+        raise ConfigError(
+            f"privacy.epsilon={privacy.epsilon:g} does not allow a single round, which spends "
+            f"{first:.4g}; for {rounds} rounds set privacy.noise={needed:g}"
+        )
+
+
+def _check_grid(terms: Terms) -> None:
+    """Rounding must not eat up the clipping norm."""
+    clip = terms.privacy.clip
+    lost = slack(terms.grid(clip).step, terms.layout.size) / clip
+    if lost > 0.01:
+        raise ConfigError(
+            f"privacy.bits={terms.privacy.bits} is too coarse for {terms.layout.size:,} numbers of "
+            f"{terms.clients:,} clients: rounding would take {lost:.0%} of privacy.clip; use 64"
+        )
+
+
+def _check_small_rounds(terms: Terms, rounds: int) -> None:
+    """Rounds in which nothing is summed tell that they were small: their chance counts against δ."""
+    from scipy.stats import binom
+
+    chance = rounds * float(binom.cdf(FEWEST - 1, terms.clients - 1, terms.rate))
+    if terms.rate < 1 and chance > terms.privacy.delta / 10:
+        raise ConfigError(
+            f"privacy.secure=true sums {FEWEST} clients or more, and with {terms.per_round} of "
+            f"{terms.clients} per round a round may well have fewer (chance {chance:.1g} in {rounds} rounds, "
+            f"privacy.delta={terms.privacy.delta:g}): raise participation.per_round"
+        )

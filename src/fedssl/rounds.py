@@ -1,0 +1,56 @@
+"""More rounds for a run that has begun, or finished: `fedssl resume RUN rounds=200`."""
+
+from __future__ import annotations
+
+from fedssl.config import Config
+from fedssl.engines.checkpoint import rounds_in
+from fedssl.errors import ConfigError, RunError
+from fedssl.methods.training import learning_rate
+from fedssl.rundir import RunDir
+
+
+def change_rounds(directory: RunDir, rounds: int) -> str:
+    """Let a run go on to another last round.
+
+    What has been trained stays as it is. A learning rate that depends on the number of rounds follows the new
+    number from here on, so that the run then differs from one that had it from the start.
+
+    Args:
+        directory: the run.
+        rounds: its last round.
+
+    Returns:
+        What happens to the learning rate, in words.
+
+    Raises:
+        ConfigError: the run has done more rounds than that.
+        RunError: there is no checkpoint to go on from.
+    """
+    config, done = directory.config(), len(directory.metrics())
+    kept = max(rounds_in(directory.checkpoints), default=0)
+    if directory.result_file.exists():
+        done = int(directory.result()["rounds"])
+        if kept < done:
+            raise RunError(
+                f"{directory.path} has no checkpoint of its last round, {done}, to continue from: "
+                "start a new run with more rounds"
+            )
+    if rounds < done:
+        raise ConfigError(f"rounds={rounds}: {directory.path} has done {done} rounds already")
+    changed = config.model_copy(update={"rounds": rounds})
+    directory.change_rounds(changed, after=kept)
+    return _explain(config, changed, kept)
+
+
+def _explain(old: Config, new: Config, done: int) -> str:
+    said = f"{old.rounds} → {new.rounds} rounds"
+    if new.train.schedule == "constant":
+        return f"{said}, at a constant learning rate: the same as {new.rounds} rounds from the start"
+    told = f"{said}; the learning rate ({new.train.schedule}) now follows {new.rounds} rounds"
+    if not done or done >= new.rounds:
+        return told
+    before, after = learning_rate(old.train, done, old.rounds), learning_rate(new.train, done + 1, new.rounds)
+    return (
+        f"{told}: {before:.3g} in round {done}, {after:.3g} in round {done + 1}. "
+        f"A run of {new.rounds} rounds from the start would differ; train.schedule=constant avoids that"
+    )

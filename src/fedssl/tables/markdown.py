@@ -1,0 +1,177 @@
+"""The numbers of a table and the verdicts on its orderings, as Markdown tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedssl.statistics import RULE, mean_and_spread, summarize
+from fedssl.tables.measure import shown
+from fedssl.tables.results import Judged, Results
+from fedssl.tables.store import Number
+from fedssl.tables.table import Measure
+
+NOTHING = "–"
+PUBLISHED = "†"  # marks what is known as a mean over seeds only
+
+
+def table(results: Results) -> str:
+    """Ours, beside the paper's where there are any, for each column; last, the encoder before training."""
+    published = any(row.paper for row in results.table.rows)
+    head = [""]
+    for column in results.columns:
+        head += [column, *["paper"] * published]
+    body = []
+    for row in results.rows:
+        line = [row]
+        for column in results.columns:
+            line += [ours(results, row, column), *[papers(results, row, column)] * published]
+        body.append(line)
+    untrained = [_untrained(results, column) for column in results.columns]
+    if any(untrained):
+        body.append(
+            ["untrained encoder"]
+            + [cell for number in untrained for cell in (number or NOTHING, *[NOTHING] * published)]
+        )
+    return grid(head, body)
+
+
+def ours(results: Results, row: str, column: str) -> str:
+    """`37.30 ± 0.30 (3)`, or why there is no number."""
+    numbers, measure = results.numbers(row, column), results.measure(row, column)
+    if numbers:
+        return summary(list(numbers.values()), measure)
+    if (row, column) in results.means:
+        return published(results.means[row, column], measure)
+    if results.at(row, column):
+        return "failed"
+    return "stale" if any(cell.column == column for cell in results.stale_of(row)) else NOTHING
+
+
+def papers(results: Results, row: str, column: str) -> str:
+    known = results.table.row(row).paper.get(column)
+    if not known:
+        return NOTHING
+    texts = [shown(number, results.measure(row, column)) for number in known]
+    return " ± ".join(texts)
+
+
+def summary(numbers: Sequence[float], measure: Measure) -> str:
+    """83.34 ± 0.39 (3)."""
+    never = sum(math.isinf(number) for number in numbers)
+    if never:
+        return "not reached" + (f" in {never} of {len(numbers)}" if never < len(numbers) else f" ({never})")
+    mean, spread = mean_and_spread(numbers)
+    digits = measure.digits
+    around = "" if spread is None else f" ± {spread:.{digits}f}"
+    return f"{mean:.{digits}f}{around} ({len(numbers)})"
+
+
+def published(number: Number, measure: Measure) -> str:
+    """`37.30 ± 0.30 (3)†`."""
+    around = "" if number.spread is None else f" ± {number.spread:.{measure.digits}f}"
+    return f"{number.number:.{measure.digits}f}{around} ({number.n}){PUBLISHED}"
+
+
+def _untrained(results: Results, column: str) -> str:
+    """One number if all rows begin from the same encoders, else the range."""
+    rows = [numbers for row in results.rows if (numbers := results.untrained(row, column))]
+    if not rows:
+        return _untrained_mean(results, column)
+    everything = [number for numbers in rows for number in numbers.values()]
+    # Two processes may share the work, so that no row need have all seeds yet.
+    of_seed = {seed: number for numbers in rows for seed, number in numbers.items()}
+    if all(abs(number - of_seed[seed]) < 1e-9 for numbers in rows for seed, number in numbers.items()):
+        return summary(list(of_seed.values()), Measure())
+    return f"{min(everything):.2f} … {max(everything):.2f}"
+
+
+def _untrained_mean(results: Results, column: str) -> str:
+    """Published means that all rows share, else nothing."""
+    found = {
+        published(Number(number=mean.untrained, spread=mean.untrained_spread, n=mean.n), Measure())
+        for (_, place), mean in results.means.items()
+        if place == column and mean.untrained is not None
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def orderings(results: Results) -> str:
+    """Every claim with its verdict, after one line that counts them."""
+    judged = results.orderings()
+    if not judged:
+        return ""
+    lines = [line for each in judged for line in ((each, False), *((part, True) for part in each.parts))]
+    permuted = any(each.verdict.p_permutation is not None for each, _ in lines)
+    head = ["claim", "where", "better by", "interval", "paper", "p", "p (Holm)"]
+    head += [*(["p (sign flips)"] if permuted else []), "n", "verdict"]
+    body = [_ordering(each, part, permuted, results.seeds) for each, part in lines]
+    return "\n\n".join(["## Orderings", f"**{results.summary()}.**", grid(head, body), RULE])
+
+
+def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[str]:
+    """A line of the table; parts of an `at least k of n` are indented and their verdict is not bold."""
+    verdict = judged.verdict
+    named = f"{judged.claim}: {judged.text}" if judged.claim and not part else judged.text
+    word = verdict.word if part else f"**{verdict.word}**"
+    notes = [
+        f"could have shown {verdict.detectable:.2f}"
+        if verdict.word == "undecided" and verdict.detectable is not None
+        else "",
+        "the paper's own numbers contradict this" if judged.contradicted else "",
+    ]
+    return [
+        f"– {named}" if part else named,
+        judged.where,
+        _difference(judged),
+        NOTHING if verdict.low is None else f"[{verdict.low:+.2f}, {verdict.high:+.2f}]",
+        NOTHING if judged.paper is None or not math.isfinite(judged.paper) else f"{judged.paper:+.2f}",
+        _p(verdict.p),
+        _p(verdict.p_corrected),
+        *([_p(verdict.p_permutation)] if permuted else []),
+        _n(judged, seeds),
+        "; ".join([word, *(note for note in notes if note)]),
+    ]
+
+
+def _p(value: float | None) -> str:
+    return NOTHING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _n(judged: Judged, seeds: int) -> str:
+    """`3`, or `2 of 6: seed 1 failed (BYOL · iid), seeds 3, 4, 5 not run`."""
+    verdict = judged.verdict
+    if judged.published:
+        return f"{verdict.n}{PUBLISHED}"
+    count = str(verdict.n) if verdict.n == seeds else f"{verdict.n} of {seeds}"
+    why = []
+    for name in verdict.failed:
+        cell, seed = name.rsplit(" · ", 1)
+        why.append(f"{seed} failed ({cell})")
+    for reason, missing in judged.missing.items():
+        why.append(f"seed{'s' * (len(missing) > 1)} {', '.join(map(str, missing))} {reason}")
+    return f"{count}: {', '.join(why)}" if why else count
+
+
+def _difference(judged: Judged) -> str:
+    verdict = judged.verdict
+    if judged.parts:
+        return summarize([part.verdict for part in judged.parts])
+    if verdict.mean is None:
+        return NOTHING
+    if not math.isfinite(verdict.mean):
+        return "only one side reached it"
+    around = "" if verdict.spread is None else f" ± {verdict.spread:.2f}"
+    return f"{verdict.mean:+.2f}{around}"
+
+
+def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns line up, so that it reads as plain text too."""
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in [head, *body]]
+    widths = [max(3, *(len(line[place]) for line in lines)) for place in range(len(head))]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    texts = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
+    return "\n".join([texts[0], rule, *texts[1:]])

@@ -1,0 +1,126 @@
+"""What cannot be had together is refused before the run begins, and the message says what to set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedssl import extras
+from fedssl.config import load
+from fedssl.errors import ConfigError
+from fedssl.privacy.refusals import check_config
+from tests.small import SMALL, small_run
+
+DP: dict[str, Any] = {"privacy.mode": "client", "privacy.noise": 1.0}
+SECURE: dict[str, Any] = {"privacy.secure": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"privacy.noise": 1.0}, r"privacy\.noise=1\.0.*no effect with privacy\.mode=none: client uses it"),
+        ({"privacy.epsilon": 3.0}, r"privacy\.epsilon=3\.0.*no effect with privacy\.mode=none"),
+        ({"privacy.quantile": 0.5}, r"privacy\.quantile=0\.5.*no effect"),
+        ({"privacy.random": "secret"}, r"privacy\.random.*no effect"),
+        ({"privacy.bits": 32}, r"privacy\.bits=32.*no effect without privacy\.secure=true"),
+        ({"privacy.threshold": 0.9}, r"privacy\.threshold=0\.9.*no effect without privacy\.secure=true"),
+        ({"privacy.mode": "clients"}, "did you mean client"),
+        ({"privacy.clp": 1.0}, r"unknown key 'privacy\.clp'.*did you mean clip"),
+    ],
+)
+def test_a_key_without_effect_is_an_error(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(SMALL, keys)
+
+
+BY_CONFIG = [
+    ({"privacy.mode": "client"}, r"needs privacy\.noise: `fedssl privacy` shows what a budget needs"),
+    ({**DP, "engine.name": "gossip"}, r"engine\.name=gossip has no server.*privacy\.mode=client needs one"),
+    ({**SECURE, "engine.name": "gossip"}, r"has no server that could sum: privacy\.secure=true needs one"),
+    ({**DP, "method": "centralized"}, r"has all images in one place: privacy\.mode=client protects clients"),
+    ({**SECURE, "method": "centralized"}, r"all images in one place: privacy\.secure=true"),
+    ({**DP, "aggregation": "krum"}, r"name=krum looks at single uploads, which privacy\.mode=client"),
+    ({**SECURE, "aggregation": "median"}, r"name=median looks at single uploads, which privacy\.secure=true"),
+    ({**SECURE, "aggregation": "trimmed-mean"}, r"looks at single uploads.*use fedavg, or l-dawa with"),
+    ({**DP, "aggregation": "l-dawa"}, r"compares single uploads.*set aggregation\.client_side=true"),
+    ({**SECURE, "aggregation": "loss"}, r"compares single uploads.*set aggregation\.client_side=true"),
+    *(
+        (
+            {**DP, "aggregation.name": rule, "aggregation.client_side": True},
+            rf"name={rule} weights clients by their images or losses.*every client counts the same",
+        )
+        for rule in ("loss", "euc", "l-dawa-fedavg", "l-dawa-loss")
+    ),
+    ({**DP, "aggregation.statistics": "scaled"}, r"statistics=scaled would scale noisy variances"),
+    ({**DP, "participation.overshoot": 0.2}, r"samples each client independently.*set participation\.overs"),
+    (
+        {**DP, "engine.name": "flower", "engine.sites": ["a", "b"], "checkpoint.every": 2},
+        r"checkpoint\.every=2: at sites a round.*needs checkpoint\.every=1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), BY_CONFIG)
+def test_what_the_config_shows(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(load(SMALL, keys))
+
+
+ALLOWED = [
+    DP,
+    SECURE,
+    {**DP, **SECURE},
+    {**DP, "aggregation.name": "l-dawa", "aggregation.client_side": True},
+    {**DP, "aggregation.name": "m-dawa", "aggregation.client_side": True},
+    *(
+        {**SECURE, "aggregation.name": rule, "aggregation.client_side": True}
+        for rule in ("euc", "l-dawa-loss")
+    ),
+    {**DP, "aggregation.name": "fixed-norms"},
+    {},
+]
+
+
+@pytest.mark.parametrize("keys", ALLOWED)
+def test_what_is_allowed(keys: dict[str, Any]) -> None:
+    check_config(load(SMALL, keys))
+
+
+BY_MODEL = [
+    ({**DP, "objective": "byol", "method": "fedema"}, r"fedema looks at single uploads.*method\.scaler"),
+    ({**SECURE, "objective": "byol", "method": "fedema"}, r"fedema looks at single.*privacy\.secure=true"),
+    ({**DP, "method": "featarc"}, r"name=featarc looks at single uploads on the server.*fedavg"),
+    ({**DP, "method": "standalone"}, r"standalone shares nothing: privacy\.mode=client has nothing to sum"),
+    ({**DP, "privacy.delta": 0.3}, r"delta=0\.3 would allow to publish one of 5 clients whole"),
+    ({**DP, "privacy.epsilon": 0.5}, r"does not allow a single round, which spends.*set privacy\.noise="),
+    (
+        {**DP, **SECURE, "partition.clients": 10, "participation.per_round": 4},
+        r"4 of 10 per round a round may well have fewer.*raise participation\.per_round",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), BY_MODEL)
+def test_what_the_model_shows(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small_run(tmp_path / "run", **keys)
+    assert not (tmp_path / "run").exists()  # the corrected command can use the same folder
+
+
+@pytest.mark.parametrize(
+    ("keys", "missing", "message"),
+    [
+        (DP, "dp_accounting", r"privacy\.mode=client needs dp_accounting: pip install 'fedssl\[privacy\]'"),
+        (DP, "cryptography", r"needs cryptography: pip install 'fedssl\[privacy\]'"),
+        (SECURE, "flwr", r"privacy\.secure=true needs flwr: pip install 'fedssl\[flower\]'"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    keys: dict[str, Any], missing: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = extras.installed
+    monkeypatch.setattr(extras, "installed", lambda package: package != missing and there(package))
+    with pytest.raises(ConfigError, match=message):
+        check_config(load(SMALL, keys))
