@@ -229,6 +229,7 @@ class Experiment:
                 images.size,
                 images.channels,
                 config.data.resize,
+                config.data.window,
             )
             | {"trained": encoder.owner}
             | ({"init": config.model.init} if config.model.init else {}),

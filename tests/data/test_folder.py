@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from fedssl.data import folder, sets
+from fedssl.data import decoding, files, sets
 from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
@@ -173,7 +173,7 @@ def test_large_jpegs_decoded_small_look_the_same(tmp_path: Path) -> None:
 def test_camera_orientation_is_followed(tmp_path: Path, orientation: int, suffix: str) -> None:
     picture = Image.fromarray(np.kron(noise(2, 3), np.ones((8, 8, 1), dtype=np.uint8)))
     exif = Image.Exif()
-    exif[folder.ORIENTATION] = orientation
+    exif[decoding.ORIENTATION] = orientation
     picture.save(tmp_path / f"a.{suffix}", exif=exif)
     with Image.open(tmp_path / f"a.{suffix}") as opened:
         opened.load()
@@ -230,21 +230,21 @@ def test_pixels_without_a_fixed_range_are_left_out(tmp_path: Path) -> None:
     Image.fromarray(np.full((8, 8), -5, dtype=np.int32)).save(tmp_path / "c.tif")
     train, _ = load(tmp_path)
     assert len(train) == 1
-    assert "b.tif (float pixels have no fixed range)" in train.warnings[0]
-    assert "c.tif (32-bit pixels have no fixed range)" in train.warnings[0]
+    assert "b.tif (float pixels have no fixed range;" in train.warnings[0]
+    assert "c.tif (32-bit pixels have no fixed range;" in train.warnings[0]
 
 
 def test_limit_decodes_only_what_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(40):
         save(tmp_path / f"{number:02}.png", (number, 0, 0))
     decoded: list[Path] = []
-    read = folder.read_image
+    read = files.read_image
 
     def counting(file: Any, *more: Any) -> np.ndarray:
         decoded.append(file)
         return read(file, *more)
 
-    monkeypatch.setattr(folder, "read_image", counting)
+    monkeypatch.setattr(files, "read_image", counting)
     train, _ = load(tmp_path, limit=5, size=8)
     assert len(decoded) == len(train) == 5
     assert reds(train) == sorted(reds(train))

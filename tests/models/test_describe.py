@@ -70,7 +70,13 @@ def test_what_must_go_in() -> None:
         "channels": 3,
         "mean": [0.5, 0.5, 0.5],
         "std": [0.25, 0.25, 0.25],
+        "order": "RGB",
+        "interpolation": "bilinear",
+        "antialias": True,
+        "resize": "squash",
     }
+    chosen = describe_with_input(encoder, 0.5, 0.25, size=(8, 12), channels=3, window=(0.0, 4095.0))
+    assert chosen["input"]["window"] == [0.0, 4095.0]
     assert json.loads(json.dumps(description)) == description
     assert "input" not in encoder.description
 

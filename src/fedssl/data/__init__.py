@@ -25,6 +25,7 @@ PARTITIONS = Registry(
         "attributes": "fedssl.data.partition_labels:Attributes",
         "feature-clusters": "fedssl.data.partition_features:FeatureClusters",
         "domain": "fedssl.data.partitions:Domain",
+        "folder": "fedssl.data.partition_domain:Sites",
     },
     base="fedssl.data.partition_base:Partition",
 )
@@ -65,6 +66,7 @@ DATASETS = Registry(
         "simpson-cluttered": "fedssl.papers.simpson.points:simpson_cluttered",
         "npz": "fedssl.data.npz:load",
         "folder": "fedssl.data.folder:load",
+        "manifest": "fedssl.data.manifest:load",
         "cifar10": "fedssl.data.torchvision:cifar10",
         "cifar100": "fedssl.data.torchvision:cifar100",
         "mnist": "fedssl.data.torchvision:mnist",

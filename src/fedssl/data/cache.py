@@ -68,6 +68,7 @@ class Listing:
     name: str = ""
     warnings: tuple[str, ...] = ()
     attributes: Tensor | None = None
+    mirrored: bool = True
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,6 +117,7 @@ def decode(listing: Listing, memory_mb: int, progress: Progress | None = None) -
         kept.domains,
         kept.name,
         notes,
+        mirrored=kept.mirrored,
         attributes=kept.attributes,
     )
 

@@ -98,7 +98,10 @@ class Federation:
 
 def federate(config: Config, progress: Progress | None = None) -> Federation:
     """Load the images and deal them out."""
-    train, test = load(config.data, config.seed, progress)
+    data = config.data
+    if config.partition.by_site and data.name == "folder":
+        data = data.model_copy(update={"layout": "site"})
+    train, test = load(data, config.seed, progress)
     if config.objective.needs_labels and train.y is None:
         raise DataError(f"objective {config.objective.name} needs labels, and {train.name} has none")
     everything = np.arange(len(train))

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedssl.data.cache import Listing, Shape, file_stamp
-from fedssl.data.folder import image_size, read_image, target_shape
+from fedssl.data.decoding import image_size, read_image
+from fedssl.data.files import target_shape
 from fedssl.data.sets import to_labels
 from fedssl.errors import DataError, did_you_mean
 
@@ -76,6 +77,9 @@ class Rows:
 
     def size(self, number: int) -> tuple[int, int]:
         return image_size(self._file(number))
+
+    def channels(self) -> int:
+        return 3
 
     def read(self, number: int, shape: Shape) -> NDArray[np.uint8]:
         return read_image(self._file(number), shape, self.square)

@@ -10,12 +10,13 @@ from fedssl.data import DATASETS
 from fedssl.data.images import MOST_CHANNELS
 from fedssl.options import Options
 
+Window = Literal["auto", "each"] | tuple[float, float]
 Positive = Annotated[float, Field(gt=0)]
 
 
 class DataConfig(Options):
     name: str = Field("digits", description="data set (see `fedssl list datasets`)")
-    root: str = Field("", description="file or folder: for npz and folder, and where downloads go")
+    root: str = Field("", description="file or folder: for npz, folder and manifest, and where downloads go")
     limit: int = Field(0, ge=0, description="size of a seeded stratified subset of the images; 0: all")
     size: int = Field(
         0,
@@ -29,7 +30,20 @@ class DataConfig(Options):
         "in the middle",
     )
     channels: int = Field(
-        0, ge=0, le=MOST_CHANNELS, description="1 grey, 3 colour, up to 16; 0: as they are (files: 3)"
+        0, ge=0, le=MOST_CHANNELS, description="1 grey, 3 colour, up to 16; 0: as they are (photos: 3)"
+    )
+    window: Window = Field(
+        "auto",
+        description="values of 16-bit, floating-point and DICOM pixels that become black and white: "
+        "[BLACK,WHITE]; auto: a DICOM file's own window, or all 16 bits; each: the extremes of each image",
+    )
+    layout: Literal["auto", "site"] = Field(
+        "auto",
+        description="of a folder. auto: image, class/image or style/class/image; site: site/image or "
+        "site/class/image (partition.scheme=folder implies it)",
+    )
+    columns: str = Field(
+        "", description="of a manifest, where they have other names: path=COLUMN,site=COLUMN,label=…,split=…"
     )
     split: str = Field("", description="Hugging Face: TRAIN/TEST; stl10: train, unlabeled, train+unlabeled")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of a set that brings no test split")
@@ -43,6 +57,13 @@ class DataConfig(Options):
     std: Positive | tuple[Positive, ...] = Field(
         0.25, description="pixels are divided by it; one number, or a list with one for each channel"
     )
+
+    @field_validator("window")
+    @classmethod
+    def _is_ordered(cls, window: Window) -> Window:
+        if not isinstance(window, str) and not window[0] < window[1]:
+            raise ValueError("[BLACK,WHITE] needs BLACK < WHITE")
+        return window
 
     @field_validator("name")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class Pool:
 
 class Partition(Options):
     """Deals the images of one data set to clients. A scheme of your own overrides `deal`."""
+
+    by_site: ClassVar[bool] = False  # whether folders of images are sites to it, not classes
 
     scheme: str = Field("iid", description=SCHEME)
     clients: int = Field(5, ge=1, description="number of clients (K)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from pydantic import Field
 
@@ -84,6 +86,45 @@ class Domain(Partition):
         return deal_groups(
             [repeat_images(group, n) for group, n in zip(groups, wanted, strict=True)], amounts
         )
+
+
+class Sites(Partition):
+    """The federation that a data set is: a client for every site (folder, writer, hospital), as it is.
+
+    Every image belongs to one client, once. Sites with few images can be left out.
+    """
+
+    by_site: ClassVar[bool] = True
+
+    scheme: str = Field("folder", description=SCHEME)
+    clients: int = Field(0, ge=0, description="so many sites, drawn at random; 0: all")
+    min_images: int = Field(1, ge=1, description="sites with fewer images are left out")
+
+    def clients_for(self, pool: Pool) -> int:
+        found = len(self._sites(pool))
+        if self.clients > found:
+            raise DataError(
+                f"partition.clients={self.clients}, but {found} sites have at least "
+                f"partition.min_images={self.min_images} images"
+            )
+        return self.clients or found
+
+    def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
+        sites = self._sites(pool)
+        drawn = np.sort(rng.choice(len(sites), size=self.clients_for(pool), replace=False))
+        return [sites[site] for site in drawn]
+
+    def _sites(self, pool: Pool) -> list[Indices]:
+        if pool.domains is None:
+            raise DataError(
+                f"partition.scheme={self.scheme} needs the site of each image, which this data set lacks: "
+                "use a folder for each site, a manifest with a column `site`, or partition.scheme=iid"
+            )
+        every = group_by_label(np.arange(pool.count), pool.domains)
+        sites = [site for site in every if len(site) >= self.min_images]
+        if not sites:
+            raise DataError(f"no site has partition.min_images={self.min_images} images")
+        return sites
 
 
 def repeat_images(images: Indices, count: int) -> Indices:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedssl.data.cache import Listing
-from fedssl.data.folder import Files
+from fedssl.data.files import Files
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError, DataError, did_you_mean
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedssl.data.folder import read_image
+from fedssl.data.decoding import read_image
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
 from fedssl.generative.grids import save_panels

@@ -41,10 +41,12 @@ def describe_with_input(
     size: tuple[int, int],
     channels: int,
     resize: str = "squash",
+    window: Any = "auto",
 ) -> dict[str, Any]:
     """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std.
 
-    `resize` says how images that are not square come to that size: "squash" or "crop".
+    `resize` says how images that are not square come to that size: "squash" or "crop";
+    `window` is `data.window`, the values that become 0 and 1, and is left out unless it was set.
     """
     given = {
         "size": list(size),
@@ -56,4 +58,6 @@ def describe_with_input(
         "antialias": True,
         "resize": resize,
     }
+    if window != "auto":
+        given["window"] = window if isinstance(window, str) else list(window)
     return {**encoder.description, "input": given}

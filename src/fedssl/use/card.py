@@ -82,10 +82,12 @@ def input_of(trained: Trained) -> dict[str, str]:
     """How images have to be prepared for the network: what it was trained on."""
     given = trained.description["input"]
     (height, width), channels = given["size"], given["channels"]
+    window = {"pixel values at 0 and 1": json.dumps(given["window"])} if "window" in given else {}
     return {
         "layout": f"float32 [N, {channels}, {height}, {width}]",
         "channel order": str(given.get("order", {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels"))),
         "range": "0 to 1",
+        **window,
         "mean": json.dumps(given["mean"]),
         "std": json.dumps(given["std"]),
         "size": f"{height}x{width}",

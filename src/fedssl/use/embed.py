@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedssl.data.folder import SUFFIXES, printable, read_image
+from fedssl.data.decoding import SUFFIXES, read_image
+from fedssl.data.files import printable
 from fedssl.data.reading import prefetch, readers
 from fedssl.errors import DataError
 from fedssl.storage import write_atomic
@@ -91,7 +92,7 @@ def _decoded(
 
     def read(path: str) -> NDArray[np.uint8] | str:
         try:
-            return read_image(into.root / path, trained.shape, trained.square)
+            return read_image(into.root / path, trained.shape, trained.square, trained.window)
         except (OSError, ValueError) as error:
             return str(error) or type(error).__name__
 
@@ -112,7 +113,7 @@ def embed_one(trained: Trained, image: str | Path) -> Tensor:
     """The vector of one image."""
     path = Path(image).expanduser()
     try:
-        return trained(np.stack([read_image(path, trained.shape, trained.square)]))[0]
+        return trained(np.stack([read_image(path, trained.shape, trained.square, trained.window)]))[0]
     except FileNotFoundError:
         raise DataError(f"no image {path}") from None
     except (OSError, ValueError) as error:

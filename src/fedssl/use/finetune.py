@@ -123,6 +123,7 @@ def _images(
         size=height,
         channels=channels,
         resize="crop" if trained.square else "squash",
+        window=trained.window,
     )
     train, test = sets.load(data, seed, progress)
     if train.y is None or test is None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedssl.data.cache import Shape
+from fedssl.data.options import Window
 from fedssl.engines.runner import find_device
 from fedssl.errors import RunError
 from fedssl.models.describe import rebuild
@@ -54,6 +55,12 @@ class Trained:
     def square(self) -> bool:
         """Whether only the square in the middle of an image goes in (data.resize=crop)."""
         return bool(self.description["input"].get("resize") == "crop")
+
+    @property
+    def window(self) -> Window:
+        """The pixel values that were black and white in training."""
+        window: Window = self.description["input"].get("window", "auto")
+        return window if isinstance(window, str) else (window[0], window[1])
 
     @property
     def features(self) -> int:

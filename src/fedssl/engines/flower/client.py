@@ -191,7 +191,13 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
     RunDir(run_folder(text, node)).write_encoder(
         {name: value.detach().cpu() for name, value in module.state_dict().items()},
         describe_with_input(
-            encoder, config.data.mean, config.data.std, images.size, images.channels, config.data.resize
+            encoder,
+            config.data.mean,
+            config.data.std,
+            images.size,
+            images.channels,
+            config.data.resize,
+            config.data.window,
         )
         | {"trained": f"client {task.client}"},
     )
