@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+import tracemalloc
 import warnings
 from collections import namedtuple
 from pathlib import Path
@@ -128,16 +129,60 @@ def test_other_sources_sizes_and_subsets_are_other_entries(place: Path) -> None:
     assert len(kept(place)) == 4
 
 
-def test_interrupted_build_leaves_nothing_and_starts_anew(place: Path) -> None:
+def test_an_interrupted_build_continues(place: Path) -> None:
     def interrupt(done: int, total: int, what: str) -> None:
         assert kept(place) == [next(iter(kept(place)))]
         if done > 100:
             raise KeyboardInterrupt
 
+    bad = (3, 190)
+    with pytest.raises(KeyboardInterrupt):
+        decode(listing(Made(bad)), 1, interrupt)
+    source, seen = Made(bad), []
+    found = decode(listing(source), 1, lambda done, total, what: seen.append((done, total)))
+    assert source.reads == list(range(90, COUNT))  # three blocks of 30 were complete
+    assert seen == [(120, COUNT), (150, COUNT), (180, COUNT), (COUNT, COUNT)]
+    expected = decode(listing(Made(bad)), 100)
+    assert torch.equal(found.x, expected.x)
+    assert found.warnings == expected.warnings
+
+
+@pytest.mark.parametrize("damage", ["no journal", "half a journal", "short", "killed while it wrote"])
+def test_what_a_killed_build_left_is_used_if_it_is_whole(place: Path, damage: str) -> None:
+    done: list[int] = []
+
+    def interrupt(*numbers: Any) -> None:
+        done.append(numbers[0])
+        if len(done) == 4:
+            raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
         decode(listing(Made()), 1, interrupt)
-    assert kept(place) == []
-    assert torch.equal(decode(listing(Made()), 1).x, decode(listing(Made()), 100).x)
+    (part,) = place.glob("*.part")
+    journal = part / cache.DONE
+    if damage == "no journal":
+        journal.unlink()
+    elif damage == "half a journal":
+        journal.write_text(journal.read_text()[:10])
+    elif damage == "short":
+        os.truncate(part / "pixels", 5 * 64 * 64 * 3)
+    else:
+        with open(part / "pixels", "ab") as file:
+            file.write(b"x" * 7 * 64 * 64 * 3)
+    source = Made()
+    assert torch.equal(decode(listing(source), 1).x, decode(listing(Made()), 100).x)
+    assert len(source.reads) == (110 if damage == "killed while it wrote" else COUNT)
+    assert not list(place.glob("*.part"))
+
+
+def test_memory_does_not_grow_with_the_images(place: Path) -> None:
+    tracemalloc.start()
+    try:
+        decode(listing(Made(), 400), 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * cache.BLOCK_BYTES < 400 * 64 * 64 * 3 / 3
 
 
 def test_remains_of_a_killed_build_are_replaced(place: Path) -> None:

@@ -3,7 +3,8 @@
 Pixels that would take more memory than `data.memory_mb` are written, as plain uint8, below
 `$FEDSSL_CACHE` (default `~/.cache/fedssl/arrays`) and memory-mapped from there. The key of
 an entry is made of its source files (path, size, time of change), so a changed source is decoded again.
-Entries may be deleted at any time.
+Decoding that was interrupted, or killed, continues after its last complete block. Entries may be deleted at
+any time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from torch import Tensor
 from fedssl.data.images import ImageSet
 from fedssl.data.reading import readers
 from fedssl.errors import DataError
+from fedssl.storage import write_json
 
 if TYPE_CHECKING:
     from fedssl.progress import Progress
@@ -38,6 +40,7 @@ Entry = tuple[Path, dict[str, Any]]  # the file of pixels, and what is known abo
 
 MEGABYTE = 1 << 20
 BLOCK_BYTES = 1 << 25  # decoded and written at a time
+DONE = "done.json"  # how far an interrupted build came
 NAMED = 10  # files named in a warning; of the rest, the number
 
 
@@ -144,8 +147,9 @@ def file_stamp(path: str | Path) -> str:
 def stored(key: str, needed: int, write: Callable[[BinaryIO], dict[str, Any]]) -> Entry:
     """The pixels under `key` and what `write` returned when it wrote them: now, or in an earlier run.
 
-    `write` appends pixels with `append` and returns plain values, among them their "shape". An
-    entry appears under its name only when it is complete; other processes wait for it meanwhile.
+    `write` appends pixels with `append` and returns plain values, among them their "shape". The file may hold
+    what an interrupted call wrote: `write` continues there, or overwrites it. An entry appears under its name
+    only when it is complete; other processes wait for it meanwhile.
     """
     try:
         found = find(key)
@@ -193,22 +197,30 @@ def open_pixels(path: Path, shape: Iterable[int], memory_mb: int) -> Tensor:
 
 def _build(entry: Path, needed: int, write: Callable[[BinaryIO], dict[str, Any]]) -> Entry:
     part = entry.with_name(f"{entry.name}.part")
-    for old in (part, entry):  # an interrupted build, a damaged entry
-        shutil.rmtree(old, ignore_errors=True)
-    if shutil.disk_usage(entry.parent).free < needed:
+    shutil.rmtree(entry, ignore_errors=True)  # damaged
+    part.mkdir(exist_ok=True)
+    pixels = part / "pixels"
+    pixels.touch()
+    if shutil.disk_usage(entry.parent).free < needed - pixels.stat().st_size:
+        shutil.rmtree(part, ignore_errors=True)
         raise _no_room(needed)
     try:
-        part.mkdir()
-        with open(part / "pixels", "wb") as file:
+        with open(pixels, "r+b") as file:
             about = write(file)
-            file.flush()
-            os.fsync(file.fileno())
+            file.truncate()
+            _sync(file)
+        (part / DONE).unlink(missing_ok=True)
         (part / "about.json").write_text(json.dumps(about))
         part.rename(entry)
-    except BaseException:
+    except Exception:  # an interrupted build stays: the next one continues it
         shutil.rmtree(part, ignore_errors=True)
         raise
     return entry / "pixels", about
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _no_room(needed: int) -> DataError:
@@ -223,25 +235,41 @@ def _into_memory(listing: Listing, progress: Progress | None) -> tuple[Tensor, d
     failed: dict[int, str] = {}
     pixels = np.empty((len(listing), *listing.shape), dtype=np.uint8)
     filled = 0
-    for block in _blocks(listing, failed, progress):
+    for _, block in _blocks(listing, failed, progress):
         pixels[filled : filled + len(block)] = block
         filled += len(block)
     return torch.from_numpy(pixels[:filled]), failed
 
 
 def _into_file(listing: Listing, file: BinaryIO, progress: Progress | None) -> dict[str, Any]:
-    failed: dict[int, str] = {}
-    filled = 0
-    for block in _blocks(listing, failed, progress):
+    """Append to what an interrupted build wrote, and note after every block how far it is."""
+    size, journal = prod(listing.shape), Path(file.name).with_name(DONE)
+    start, failed = _done(journal, Path(file.name), size)
+    file.seek((start - len(failed)) * size)
+    for stop, block in _blocks(listing, failed, progress, start):
         append(file, block)
-        filled += len(block)
-    return {"shape": [filled, *listing.shape], "failed": failed}
+        _sync(file)
+        write_json(journal, {"done": stop, "failed": failed})
+    return {"shape": [len(listing) - len(failed), *listing.shape], "failed": failed}
+
+
+def _done(journal: Path, pixels: Path, size: int) -> tuple[int, dict[int, str]]:
+    """How many images of an interrupted build are done, and which of them could not be read."""
+    try:
+        noted = json.loads(journal.read_text())
+        done, failed = int(noted["done"]), {int(row): str(why) for row, why in noted["failed"].items()}
+    except (OSError, ValueError, KeyError):
+        return 0, {}
+    return (done, failed) if pixels.stat().st_size >= (done - len(failed)) * size else (0, {})
 
 
 def _blocks(
-    listing: Listing, failed: dict[int, str], progress: Progress | None
-) -> Iterator[NDArray[np.uint8]]:
-    """Decoded images in order, a block at a time; those that cannot be read are added to `failed`."""
+    listing: Listing, failed: dict[int, str], progress: Progress | None, first: int = 0
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Decoded images from the first on, a block at a time, each with the number of the image after it.
+
+    Images that cannot be read are added to `failed`.
+    """
 
     def read(index: int) -> NDArray[np.uint8] | None:
         try:
@@ -254,13 +282,13 @@ def _blocks(
 
     step = max(1, BLOCK_BYTES // prod(listing.shape))
     with readers() as several:
-        for start in range(0, len(listing), step):
+        for start in range(first, len(listing), step):
             stop = min(start + step, len(listing))
             good = [image for image in several.read(read, range(start, stop)) if image is not None]
             if progress is not None:
                 progress(stop, len(listing), f"decoding {listing.name}")
             if good:
-                yield np.stack(good)
+                yield stop, np.stack(good)
 
 
 def _some(listing: Listing, failed: dict[int, str]) -> str:
