@@ -40,4 +40,23 @@ def test_the_number_of_clients_must_be_known() -> None:
     config = load(SMALL, {"partition": {"scheme": "domain"}})
     with pytest.raises(ConfigError, match="names no number: --clients N"):
         plan(config)
-    assert plan(config, clients=50).per_round == 50
+    assert plan(config, clients=50).shared == 50
+
+
+EXAMPLE = {"privacy.mode": "example", "privacy.noise": 1.0, "train.batch_size": 20, "rounds": 10}
+
+
+def test_a_table_for_single_images() -> None:
+    found = plan(load(SMALL, {**EXAMPLE, "train.epochs": 2.0}), images=200)
+    assert found.heading == (
+        "200 images at a client, 20 per step (each with probability 0.1), 20 steps per round, δ = 1e-05"
+    )
+    assert found.columns == ["noise", "5 rounds", "10 rounds", "20 rounds"]
+    assert found.rows[0] == [1.0, *(epsilon(0.1, 1.0, 20 * rounds, 1e-5) for rounds in (5, 10, 20))]
+    (noise,) = found.needed.values()
+    assert epsilon(0.1, noise, 200, 1e-5) <= 2.0 < epsilon(0.1, 0.99 * noise, 200, 1e-5)
+
+
+def test_the_number_of_images_must_be_known() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.mode=example: --images N, the number of images of"):
+        plan(load(SMALL, EXAMPLE))

@@ -54,6 +54,11 @@ BY_CONFIG = [
         for rule in ("loss", "euc", "l-dawa-fedavg", "l-dawa-loss")
     ),
     ({**DP, "aggregation.statistics": "scaled"}, r"statistics=scaled would scale noisy variances"),
+    (
+        {**DP, "probe.recalibrate": True},
+        r"recalibrate=true asks clients.*of privacy\.mode=client",
+    ),
+    ({**SECURE, "probe.recalibrate": True}, r"past the protection of privacy\.secure=true"),
     ({**DP, "participation.overshoot": 0.2}, r"samples each client independently.*set participation\.overs"),
     (
         {**DP, "engine.name": "flower", "engine.sites": ["a", "b"], "checkpoint.every": 2},

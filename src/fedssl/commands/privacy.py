@@ -13,6 +13,9 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
         "words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides: rounds, …"
     )
     parser.add_argument("--clients", type=int, default=0, metavar="N", help="default: partition.clients")
+    parser.add_argument(
+        "--images", type=int, default=0, metavar="N", help="of the smallest client (privacy.mode=example)"
+    )
 
 
 def _plan(options: argparse.Namespace) -> None:
@@ -27,7 +30,7 @@ def _plan(options: argparse.Namespace) -> None:
     file = first[0] if first and "=" not in first[0] else None
     config = load(file, parse_overrides(options.words[1:] if file else options.words))
     require_accountant("fedssl privacy")
-    found = plan(config, options.clients)
+    found = plan(config, options.clients, options.images)
     console = Console(highlight=False)
     console.print(found.heading)
     table = Table(title="ε by noise multiplier (privacy.noise)", title_justify="left")
@@ -42,11 +45,13 @@ def _plan(options: argparse.Namespace) -> None:
     )
     needed.add_column("ε", justify="right")
     needed.add_column("noise", justify="right")
-    needed.add_column("in each number of the model", justify="right")
+    by_example = config.privacy.by_example
+    needed.add_column(f"in each number of {'a gradient' if by_example else 'the model'}", justify="right")
     for budget, noise in found.needed.items():
-        needed.add_row(f"{budget:g}", f"{noise:.3g}", f"{noise * config.privacy.clip / found.per_round:.2g}")
+        needed.add_row(f"{budget:g}", f"{noise:.3g}", f"{noise * config.privacy.clip / found.shared:.2g}")
     console.print(needed)
-    console.print(f"privacy.clip={config.privacy.clip:g}; ε holds for one whole client, added or removed")
+    unit = "one image" if by_example else "one whole client"
+    console.print(f"privacy.clip={config.privacy.clip:g}; ε holds for {unit}, added or removed")
 
 
 def _number(value: float) -> str:

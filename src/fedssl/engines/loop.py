@@ -52,6 +52,7 @@ class RoundReport:
     values: dict[str, float] = field(default_factory=dict)  # numbers of the round as a whole
     unused: list[int] = field(default_factory=list)  # clients asked beyond those that were needed
     seconds: float = 0.0
+    hides_loss: bool = False
     withheld: bool = False  # whether the server knows nothing of single clients (privacy)
     told_views: int = 0  # where clients do not tell theirs one by one
     stop: str = ""  # why the run has to end with this round
@@ -71,7 +72,7 @@ class RoundReport:
             if self.withheld:
                 clients.append({"client": upload.client, **upload.values, "seconds": outcome.seconds})
                 continue
-            numbers = {"loss": upload.loss, **upload.values}
+            numbers = {**({} if self.hides_loss else {"loss": upload.loss}), **upload.values}
             clients.append(
                 {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
             )
@@ -130,7 +131,7 @@ class RoundLoop:
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:
         began, method = time.monotonic(), self.config.method
-        report = RoundReport(number, withheld=self.guard.withholds)
+        report = RoundReport(number, hides_loss=self.guard.hides_loss, withheld=self.guard.withholds)
         sent = WireTraffic(self.config.wire.dtype)
         selected, spares = self.select(number)
         plan = plan_round(self.config, self.federation, number, selected, spares)
@@ -226,6 +227,7 @@ class RoundLoop:
         try:
             upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
             measured = aggregate.add(upload)
+            self.guard.hear(upload)
             upload.values |= measured | mean_by_kind(measured.get("angles", {}), self.kinds, "angle")
         except (RunError, ValueError) as error:  # no such cluster, a value beyond 16 bits, no mass
             return str(error)

@@ -43,9 +43,12 @@ Ask = Callable[[Sequence[Task]], Iterable[Outcome]]
 
 
 def recalibrates(config: Config) -> bool:
-    """Whether probes see fresh statistics: as `probe.recalibrate` says, else where weights are scaled."""
-    asked = config.probe.recalibrate
-    return config.aggregation.scales_weights if asked is None else asked
+    """Whether probes see fresh statistics: as `probe.recalibrate` says, else where weights are scaled.
+
+    Not where uploads are private: clients would tell their statistics past the noise or the masks.
+    """
+    asked, private = config.probe.recalibrate, config.privacy.on or config.privacy.by_example
+    return (config.aggregation.scales_weights and not private) if asked is None else asked
 
 
 def pooling(config: Config) -> FedAvg:

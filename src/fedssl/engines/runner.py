@@ -23,10 +23,12 @@ from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
+from fedssl.methods.training import Training
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.models.stages import freeze, frozen_names
-from fedssl.privacy.guard import Guard
+from fedssl.privacy.example import check_model, example_trainer
+from fedssl.privacy.guard import ExampleGuard, Guard
 from fedssl.privacy.layout import Layout
 from fedssl.privacy.protector import Protector
 from fedssl.privacy.refusals import check_terms
@@ -149,10 +151,15 @@ class ClientRunner:
 
     def guard(self) -> Guard:
         """The server's side of the run's privacy settings."""
-        return Guard() if self.protector is None else self.protector.guard()
+        if self.protector is not None:
+            return self.protector.guard()
+        privacy = self.config.privacy
+        return ExampleGuard(privacy.epsilon) if privacy.by_example else Guard()
 
     def check_privacy(self) -> None:
         """Raise a ConfigError where the privacy settings do not go together with method or model."""
+        if self.config.privacy.by_example:
+            check_model(self.config, self.model)
         if self.protector is not None:
             first = self.first_server()
             aggregate = self.config.method.aggregate(first, 1, server_tools(self.config, self.model))
@@ -282,7 +289,7 @@ class ClientRunner:
         return measure(encoder, some_views(at, self.federation.clients), by_batch)
 
     def _run(self, task: Task, began: float) -> Outcome:
-        config, method = self.config, self.config.method
+        config = self.config
         rate = config.participation.failure_rate
         if rate and numpy_rng(config.seed, task.round, task.client, "failure").random() < rate:
             raise ClientFailure("simulated failure (participation.failure_rate)")
@@ -290,7 +297,7 @@ class ClientRunner:
         if len(client.images) == 0:
             raise ClientFailure("has no images")
         log = self._receive(client, task)
-        training = method.train(client)
+        training = self._train(client)
         log = {**log, **training.values}
         travels, stays = self.boundary.travels, self.boundary.stays
         remembers = bool(stays or client.notes)
@@ -307,12 +314,29 @@ class ClientRunner:
             self.memories.save(task.client, task.round, ClientMemory(kept, client.notes))
         upload = Upload(task.client, state, len(client.images), training.loss, log)
         received = {name: client.received[name] for name in travels}
+        views = 0 if self.protector is not None else training.views
+        upload = self.protect(upload, received, task, training.views)
+        return Outcome(task.client, upload, views=views, remembers=remembers)
+
+    def protect(self, upload: Upload, received: State, task: Task, views: int) -> Upload:
+        """What a client sends: its upload under the run's privacy settings, or scaled by a client-side rule.
+
+        Args:
+            upload: the tensors that it shares.
+            received: the same tensors of the model that it was sent.
+            task: what it was asked for.
+            views: views that it has trained on.
+        """
         if self.protector is not None:
-            values = task.broadcast.values
-            upload = self.protector.protect(upload, received, task.round, values, training.views)
-            return Outcome(task.client, upload, remembers=remembers)
-        upload = self.config.aggregation.on_client(received, upload, self.statistics, task.round)
-        return Outcome(task.client, upload, views=training.views, remembers=remembers)
+            return self.protector.protect(upload, received, task.round, task.broadcast.values, views)
+        return self.config.aggregation.on_client(received, upload, self.statistics, task.round)
+
+    def _train(self, client: Client) -> Training:
+        """The method's local training; with noise on every image's gradient if the config says so."""
+        config = self.config
+        if not config.privacy.by_example:
+            return config.method.train(client)
+        return example_trainer(config, self.memories.folder, client.id, client.round).train(client)
 
 
 def multiplies_bf16() -> bool:

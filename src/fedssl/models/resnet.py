@@ -19,6 +19,7 @@ class Basic(nn.Module):
     """Two 3×3 convolutions and a shortcut (He et al. 2016, Fig. 5 left)."""
 
     expansion = 1
+    inplace = True  # not where every image's own gradient is needed (fedssl.privacy.example)
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -29,16 +30,18 @@ class Basic(nn.Module):
         self.downsample = shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        out = F.relu(self.bn1(self.conv1(x)), inplace=self.inplace)
         out = self.bn2(self.conv2(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return F.relu(out, inplace=True)
+        skip = x if self.downsample is None else self.downsample(x)
+        out = out.add_(skip) if self.inplace else out + skip
+        return F.relu(out, inplace=self.inplace)
 
 
 class Bottleneck(nn.Module):
     """1×1, 3×3 (which carries the stride), 1×1, and a shortcut (Fig. 5 right)."""
 
     expansion = 4
+    inplace = True
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -52,11 +55,12 @@ class Bottleneck(nn.Module):
         self.downsample = shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        out = F.relu(self.bn2(self.conv2(out)), inplace=True)
+        out = F.relu(self.bn1(self.conv1(x)), inplace=self.inplace)
+        out = F.relu(self.bn2(self.conv2(out)), inplace=self.inplace)
         out = self.bn3(self.conv3(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return F.relu(out, inplace=True)
+        skip = x if self.downsample is None else self.downsample(x)
+        out = out.add_(skip) if self.inplace else out + skip
+        return F.relu(out, inplace=self.inplace)
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -68,6 +72,8 @@ def shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
 
 class ResNet(nn.Module):
     """3×3 stem without max-pool, stages that double the width and halve the map, average pool."""
+
+    inplace = True
 
     def __init__(
         self,
@@ -97,7 +103,7 @@ class ResNet(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """The last feature map, before pooling."""
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=self.inplace)
         for name in self.stages:
             x = self.get_submodule(name)(x)
         return x

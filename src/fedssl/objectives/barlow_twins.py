@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -21,6 +22,8 @@ class BarlowTwins(Objective):
 
     The views go through apart, each with its own batch statistics.
     """
+
+    couples: ClassVar[str] = "correlates features over the batch"
 
     off_diagonal: float = Field(0.005, ge=0, description="λ: weight of the redundancy term")
     scale: float = Field(

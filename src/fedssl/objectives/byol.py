@@ -12,7 +12,7 @@ optimizer does not hold, so that `stop_gradient` makes no difference any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -31,6 +31,8 @@ class BYOL(Objective):
 
     The views are SimCLR's, as in FedEMA §B.1. They go through apart, each with its own batch statistics.
     """
+
+    couples: ClassVar[str] = ""
 
     momentum: float = Field(0.99, ge=0, le=1, description="m of the target's moving average, per batch")
     predictor: bool = Field(True, description="false: a view's projection is its own prediction (ablation)")

@@ -24,6 +24,8 @@ class MAE(Objective):
     The decoder is shared between clients like the encoder; its position table is fixed.
     """
 
+    couples: ClassVar[str] = ""
+
     views: ClassVar[str] = "mae"
     num_views: ClassVar[int] = 1
 

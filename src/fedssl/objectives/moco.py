@@ -47,6 +47,8 @@ class Queue(nn.Module):
 class MoCo(Objective):
     """What both versions share: queries are first views, keys are second views through the target."""
 
+    couples: ClassVar[str] = "compares images with a queue of earlier ones"
+
     temperature: float = Field(0.2, gt=0, description="divides cosine similarities")
     momentum: float = Field(0.99, ge=0, le=1, description="m of the target's moving average, per batch")
     queue: int = Field(1024, ge=1, description="keys a client remembers (papers: 4096 to 65536)")

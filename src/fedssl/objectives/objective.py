@@ -29,6 +29,8 @@ class Objective(Choice):
     views: ClassVar[str | type[ViewRecipe]] = "simclr"
     num_views: ClassVar[int] = 2
     needs_labels: ClassVar[bool] = False
+    # Why its loss is not a mean over images, each by itself; empty: it is.
+    couples: ClassVar[str] = 'does not say that its loss is a mean over images (couples = "")'
     own_encoder: ClassVar[str] = ""  # what it trains in place of the encoder that `model.encoder` names
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -22,6 +23,8 @@ class SIGReg(Objective):
     Random directions are drawn for each batch. On each, the empirical characteristic function of the
     embeddings is compared with that of N(0, 1) (Epps and Pulley 1983).
     """
+
+    couples: ClassVar[str] = "compares the distribution of features in the batch"
 
     weight: float = Field(0.05, ge=0, le=1, description="λ: share of the Gaussian term in the loss")
     directions: int = Field(256, ge=1, description="random directions for each batch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -21,6 +22,8 @@ class SimCLR(Objective):
 
     Both views share one forward pass, and so one set of batch statistics, as in the paper.
     """
+
+    couples: ClassVar[str] = "compares every image with all others of the batch"
 
     temperature: float = Field(0.5, gt=0, description="divides cosine similarities")
 

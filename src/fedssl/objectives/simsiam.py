@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -20,6 +21,8 @@ class SimSiam(Objective):
 
     The views go through apart, each with its own batch statistics.
     """
+
+    couples: ClassVar[str] = ""
 
     predictor: bool = Field(True, description="false: a view's projection is its own prediction (ablation)")
     stop_gradient: bool = Field(True, description="false: the predicted side is trained too (ablation)")

@@ -19,6 +19,8 @@ from fedssl.objectives.objective import Objective
 class Supervised(Objective):
     """Supervised: cross-entropy of a linear classifier on the encoder, trained together with it."""
 
+    couples: ClassVar[str] = ""
+
     views: ClassVar[str] = "supervised"
     num_views: ClassVar[int] = 1
     needs_labels: ClassVar[bool] = True

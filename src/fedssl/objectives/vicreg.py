@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -21,6 +22,8 @@ class VICReg(Objective):
 
     The views go through apart, each with its own batch statistics.
     """
+
+    couples: ClassVar[str] = "keeps the variance of features over the batch"
 
     invariance: float = Field(25.0, ge=0, description="weight of the distance between views")
     variance: float = Field(25.0, ge=0, description="weight of the variance term")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,20 @@ from fedssl.privacy.secure.server import Ask, SecureSum
 from fedssl.privacy.stream import Stream, derive_key
 from fedssl.privacy.terms import CLIP, Terms
 from fedssl.privacy.update import KEYS
-from fedssl.state import Broadcast, ServerState, State
+from fedssl.state import Broadcast, ServerState, State, Upload
 
 if TYPE_CHECKING:
     from fedssl.config import Config
+
+
+EPSILON = "privacy/epsilon"  # the largest that a client has told, among the numbers of the server
 
 
 class Guard:
     """A run without privacy settings: everything stays as it is."""
 
     withholds = False  # whether the server is told nothing about single clients
+    hides_loss = False  # whether clients keep their losses, for these are not covered by ε
 
     def sample(self, number: int) -> list[int] | None:
         """The clients of a round; None: as many as `participation` says."""
@@ -49,6 +54,9 @@ class Guard:
         """What uploads look like; None: like the model."""
         return None
 
+    def hear(self, upload: Upload) -> None:
+        """Take note of what a client says of its own account."""
+
     def collect(self, ask: Ask) -> dict[int, str]:
         """Get the integers that clients have announced; why clients were lost, by client."""
         return {}
@@ -56,6 +64,38 @@ class Guard:
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
         """End a round; the next state, numbers for metrics.jsonl, and why the run has to stop here."""
         return server, {}, ""
+
+
+class ExampleGuard(Guard):
+    """A run whose clients hide their images themselves, and each say what they have spent.
+
+    Args:
+        budget: `privacy.epsilon`.
+    """
+
+    hides_loss = True
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+        self.heard: list[tuple[float, float]] = []
+
+    def hear(self, upload: Upload) -> None:
+        self.heard.append((upload.values.get("epsilon", math.inf), upload.values.pop("epsilon_next", 0.0)))
+
+    def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
+        """ε of the client that has spent most; the run ends before the first would exceed the budget."""
+        spent = max([server.values.get(EPSILON, 0.0), *(epsilon for epsilon, _ in self.heard)])
+        following = max((each for _, each in self.heard), default=0.0)
+        self.heard.clear()
+        server = replace(server, values={**server.values, EPSILON: spent})
+        return server, {"epsilon": spent}, over_budget(following, self.budget)
+
+
+def over_budget(following: float, budget: float) -> str:
+    """Why the run has to stop (empty: the budget allows another round)."""
+    if not budget or following <= budget:
+        return ""
+    return f"the next round would spend ε = {following:.4g}, and privacy.epsilon is {budget:g}"
 
 
 class SumGuard(Guard):
@@ -71,6 +111,8 @@ class SumGuard(Guard):
 
     def __init__(self, config: Config, terms: Terms, secret: bytes) -> None:
         self.config, self.terms, self.secret = config, terms, secret
+        self.examples = ExampleGuard(terms.privacy.epsilon) if terms.privacy.by_example else None
+        self.hides_loss = self.examples is not None
         self.fold: SumFold | None = None
 
     def sample(self, number: int) -> list[int] | None:
@@ -105,6 +147,10 @@ class SumGuard(Guard):
             if not is_counter(old)
         }
 
+    def hear(self, upload: Upload) -> None:
+        if self.examples is not None:
+            self.examples.hear(upload)
+
     def collect(self, ask: Ask) -> dict[int, str]:
         fold, privacy = self.fold, self.terms.privacy
         if not privacy.secure or fold is None:
@@ -118,7 +164,12 @@ class SumGuard(Guard):
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
         fold, numbers = self.fold, dict[str, float]()
         if isinstance(fold, WeightedFold):
-            return server, {**fold.means, "quantisation": fold.error, "views": fold.views}, ""
+            means = {} if self.hides_loss else fold.means
+            numbers = {**means, "quantisation": fold.error, "views": fold.views}
+            if self.examples is None:
+                return server, numbers, ""
+            server, spent, stop = self.examples.finish(server)
+            return server, numbers | spent, stop
         assert isinstance(fold, NoisyFold)
         if self.terms.privacy.quantile:
             numbers["clip"] = fold.clip
@@ -136,10 +187,7 @@ class SumGuard(Guard):
         return replace(server, values=values), numbers, self._spent(ledger)
 
     def _spent(self, ledger: Ledger) -> str:
-        budget = self.terms.privacy.epsilon
-        if not budget:
+        privacy = self.terms.privacy
+        if not privacy.epsilon:
             return ""
-        following = ledger.after(self.terms.release).epsilon(self.terms.privacy.delta)
-        if following <= budget:
-            return ""
-        return f"the next round would spend ε = {following:.4g}, and privacy.epsilon is {budget:g}"
+        return over_budget(ledger.after(self.terms.release).epsilon(privacy.delta), privacy.epsilon)

@@ -10,19 +10,19 @@ from fedssl.options import Options
 
 # The modes in which a key has an effect.
 USED_WITH = {
-    "noise": ("client",),
-    "clip": ("client",),
-    "epsilon": ("client",),
-    "delta": ("client",),
-    "random": ("client",),
+    "noise": ("client", "example"),
+    "clip": ("client", "example"),
+    "epsilon": ("client", "example"),
+    "delta": ("client", "example"),
+    "random": ("client", "example"),
     "quantile": ("client",),
 }
 
 
 class PrivacyConfig(Options):
-    mode: Literal["none", "client"] = Field(
+    mode: Literal["none", "client", "example"] = Field(
         "none",
-        description="whose contribution noise hides: nobody's, or a whole client's",
+        description="whose contribution noise hides: nobody's, a whole client's, a single image's",
     )
     noise: float = Field(
         0.0, ge=0, description="noise multiplier z: standard deviation of the noise, in units of clip"
@@ -30,7 +30,7 @@ class PrivacyConfig(Options):
     clip: float = Field(
         1.0,
         gt=0,
-        description="largest L2 norm of a client's update",
+        description="largest L2 norm: of a client's update, or of an image's gradient (example)",
     )
     quantile: float = Field(
         0.0,
@@ -85,6 +85,11 @@ class PrivacyConfig(Options):
     def by_client(self) -> bool:
         """Whether whole clients are hidden."""
         return self.mode == "client"
+
+    @property
+    def by_example(self) -> bool:
+        """Whether single images are hidden."""
+        return self.mode == "example"
 
     @property
     def on(self) -> bool:

@@ -8,12 +8,30 @@ from typing import TYPE_CHECKING
 
 from fedssl.errors import ConfigError
 from fedssl.privacy.accountant import epsilon, noise_for
+from fedssl.privacy.sampling import sampling
 
 if TYPE_CHECKING:
     from fedssl.config import Config
 
 NOISES = (0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
 BUDGETS = (1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run releases.
+
+    Attributes:
+        rate: probability that a contribution takes part in a release.
+        each: releases of a round.
+        shared: contributions of a release, on average: noise on their mean is smaller by this factor.
+        words: the same in words.
+    """
+
+    rate: float
+    each: int
+    shared: int
+    words: str
 
 
 @dataclass(frozen=True)
@@ -25,39 +43,65 @@ class Plan:
         columns: names of the columns; the first is of the row's own value.
         rows: a noise multiplier, then ε by column.
         needed: the noise multiplier by budget, for the rounds of the config.
-        per_round: clients of a round, on average.
+        shared: contributions that share the noise of a mean.
     """
 
     heading: str
     columns: list[str]
     rows: list[list[float]]
     needed: dict[float, float]
-    per_round: int
+    shared: int
 
 
-def plan(config: Config, clients: int = 0) -> Plan:
+def plan(config: Config, clients: int = 0, images: int = 0) -> Plan:
     """ε by noise, and noise by budget.
 
     Args:
-        config: `rounds`, `participation` and `privacy` of it count.
+        config: `rounds`, `participation`, `train` and `privacy` of it count.
         clients: number of clients; 0: that of the partition.
+        images: of the client with the fewest, whose ε is largest; only `privacy.mode=example` needs it.
 
     Returns:
         ε by noise multiplier and number of rounds, and the noise that budgets need.
     """
-    clients = clients or _count(config)
-    per_round, delta, last = config.participation.size(clients), config.privacy.delta, config.rounds
-    rate = per_round / clients
+    course = _by_example(config, images) if config.privacy.by_example else _by_client(config, clients)
+    rate, each, delta, last = course.rate, course.each, config.privacy.delta, config.rounds
     rounds = sorted({max(1, last // 2), last, 2 * last})
-    rows = [[noise, *(epsilon(rate, noise, count, delta) for count in rounds)] for noise in _noises(config)]
+    rows = [
+        [noise, *(epsilon(rate, noise, each * count, delta) for count in rounds)] for noise in _noises(config)
+    ]
     here = [(row[0], row[1 + rounds.index(last)]) for row in rows]
     return Plan(
-        f"{clients:,} clients, {per_round:,} per round (each with probability {rate:.3g}), δ = {delta:g}",
+        f"{course.words}, δ = {delta:g}",
         ["noise", *(f"{count:,} rounds" if count > 1 else "1 round" for count in rounds)],
         rows,
-        {budget: _between(here, budget, rate, last, delta) for budget in _budgets(config)},
-        per_round,
+        {budget: _between(here, budget, rate, each * last, delta) for budget in _budgets(config)},
+        course.shared,
     )
+
+
+def _by_client(config: Config, clients: int) -> Course:
+    clients = clients or _count(config)
+    per_round = config.participation.size(clients)
+    rate = per_round / clients
+    words = f"{clients:,} clients, {per_round:,} per round (each with probability {rate:.3g})"
+    return Course(rate, 1, per_round, words)
+
+
+def _by_example(config: Config, images: int) -> Course:
+    """A client that takes part in every round."""
+    if not images:
+        raise ConfigError(
+            "privacy.mode=example: --images N, the number of images of the client with the fewest (its ε is "
+            "largest)"
+        )
+    train = config.train
+    release, steps = sampling(images, train.batch_size, train.epochs, 1.0)
+    words = (
+        f"{images:,} images at a client, {min(train.batch_size, images):,} per step (each with probability "
+        f"{release.rate:.3g}), {steps:,} steps per round"
+    )
+    return Course(release.rate, steps, min(train.batch_size, images), words)
 
 
 def _count(config: Config) -> int:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from fedssl.aggregation.fedavg import FedAvg
 from fedssl.aggregation.l_dawa import LDawa
+from fedssl.aggregation.l_dawa_loss import LDawaLoss
+from fedssl.aggregation.loss import Loss
 from fedssl.aggregation.m_dawa import MDawa
 from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.errors import ConfigError
 from fedssl.extras import require
 from fedssl.privacy.accountant import epsilon, noise_for, require_accountant
+from fedssl.privacy.example import check_training
 from fedssl.privacy.secure.client import FEWEST
 from fedssl.privacy.secure.crypto import require_secure_aggregation
 from fedssl.privacy.terms import Terms
@@ -39,6 +42,12 @@ def check_config(config: Config) -> None:
         require_accountant(f"privacy.mode={privacy.mode}")
         require("cryptography", "privacy", f"privacy.mode={privacy.mode}")
         _check_noise(config)
+    if privacy.by_example:
+        require("opacus", "privacy", "privacy.mode=example")
+        check_training(config)
+        _check_losses(config)
+    if privacy.on or privacy.by_example:
+        _check_recalibration(config)
     if privacy.secure:
         require_secure_aggregation()
     if privacy.on:
@@ -61,16 +70,34 @@ def _check_noise(config: Config) -> None:
         )
 
 
+def _check_recalibration(config: Config) -> None:
+    if config.probe.recalibrate:
+        mode = config.privacy.mode
+        key = "privacy.secure=true" if mode == "none" else f"privacy.mode={mode}"
+        raise ConfigError(
+            "probe.recalibrate=true asks clients for statistics of their images, past the protection of "
+            f"{key}: leave it out, or set model.norm=group"
+        )
+
+
+def _check_losses(config: Config) -> None:
+    if isinstance(config.aggregation, Loss | LDawaLoss):
+        raise ConfigError(
+            f"aggregation.name={config.aggregation.name} weights clients by their losses, which are not "
+            "covered by privacy.mode=example; use fedavg or l-dawa"
+        )
+
+
 def _check_engine(config: Config) -> None:
     if not config.engine.has_server:
         raise ConfigError(
             f"engine.name={config.engine.name} has no server that could sum: {_setting(config)} needs one "
-            "(engine.name=local or flower)"
+            "(engine.name=local or flower); privacy.mode=example protects images without a server"
         )
     if config.method.pools_data:
         raise ConfigError(
             f"method.name={config.method.name} has all images in one place: {_setting(config)} protects "
-            "clients from each other"
+            "clients; privacy.mode=example protects single images"
         )
 
 

@@ -120,7 +120,7 @@ def start_panel(info: RunInfo) -> Panel:
         f"of {config.train.epochs:g} epochs, batch {config.train.batch_size}, "
         f"{config.train.optimizer} {config.train.lr:g}",
     )
-    if config.privacy.on:
+    if config.privacy.on or config.privacy.by_example:
         rows.add_row("privacy", describe_privacy(config))
     engine = config.engine
     alone = f", {engine.all_threads} for a client on its own" if engine.all_threads > engine.threads else ""
@@ -135,10 +135,11 @@ def start_panel(info: RunInfo) -> Panel:
 def describe_privacy(config: Config) -> str:
     """The privacy settings in words."""
     privacy, words = config.privacy, list[str]()
-    if privacy.by_client:
+    if privacy.mode != "none":
         budget = f", budget ε = {privacy.epsilon:g}" if privacy.epsilon else ""
+        hidden = "clients" if privacy.by_client else "images"
         words.append(
-            f"noise {privacy.noise:g} at clip {privacy.clip:g} hides clients, δ = {privacy.delta:g}{budget}"
+            f"noise {privacy.noise:g} at clip {privacy.clip:g} hides {hidden}, δ = {privacy.delta:g}{budget}"
         )
         if not is_secret(config):
             words.append("the noise can be repeated from the seed: for experiments (privacy.random=secret)")

@@ -148,7 +148,8 @@ def facts(run: RunFiles) -> list[dict[str, Any]]:
     found: list[tuple[str, Any, str, str]] = []
     found += [("sites" if run.sites else "clients", len(run.sites or sizes), "count", "")] if sizes else []
     spent = [line["epsilon"] for line in run.metrics if "epsilon" in line]
-    about = f"for a client, δ = {run.value('privacy.delta')}"
+    whose = "an image" if run.value("privacy.mode") == "example" else "a client"
+    about = f"for {whose}, δ = {run.value('privacy.delta')}"
     found += [("privacy spent (ε)", spent[-1], "number", about)] if spent else []
     distance = run.partition.get("earth_movers_distance")
     found += [("heterogeneity", distance, "number", "0: none, 1: most")] if distance is not None else []
