@@ -77,6 +77,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         "Embeddings",
         ["embed.py --encoder resnet8 --width 16 --side 32 --images 4096", "embed.py"],
     ),
+    "large-folder": ("A folder larger than memory", ["large_folder.py"]),
 }
 
 
