@@ -27,6 +27,7 @@ from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
+from fedssl.models.adapters import merged_state
 from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
 from fedssl.privacy.refusals import check_config
@@ -221,7 +222,7 @@ class Experiment:
         encoder = self.models.exported(self.live.server, self.live.memory_rounds)
         images = self.federation.train
         directory.write_encoder(
-            {name: value.detach().cpu() for name, value in encoder.module.state_dict().items()},
+            {name: value.detach().cpu() for name, value in merged_state(encoder.module).items()},
             describe_with_input(
                 self.live.network.encoder,
                 config.data.mean,

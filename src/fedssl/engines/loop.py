@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fedssl.aggregation.products import on_products
+from fedssl.aggregation.rule import Rule
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
@@ -17,9 +19,10 @@ from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
 from fedssl.engines.schedule import Slot, schedule
 from fedssl.engines.tasks import Outcome, Question, Task
-from fedssl.errors import RunError
+from fedssl.errors import ConfigError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
+from fedssl.models.adapters import factor_names
 from fedssl.models.model import Model
 from fedssl.privacy.guard import Guard
 from fedssl.privacy.secure.server import Answer
@@ -272,11 +275,32 @@ class WireTraffic:
 def server_tools(config: Config, model: Model) -> ServerTools:
     shared = set(Boundary.of(config.method, model).travels)
     return ServerTools(
-        rule=config.aggregation,
+        rule=_rule(config, model),
         optimizer=config.server,
         statistics=model.statistics() & shared,
         parameters=frozenset(model.parameters_under(ENCODER)) & shared,
     )
+
+
+def _rule(config: Config, model: Model) -> Rule:
+    """The aggregation rule; of adapters whose factors are both trained, it is given the products."""
+    rule, train = config.aggregation, config.train
+    if not train.lora or train.lora_mean != "product":
+        return rule
+    refused = {
+        f"engine.name={config.engine.name}": not config.engine.has_server,
+        "aggregation.client_side=true": getattr(rule, "client_side", False),
+        f"server.optimizer={config.server.optimizer}": config.server.optimizer != "none",
+        "the section privacy": config.privacy.on,
+    }
+    for setting, wrong in refused.items():
+        if wrong:
+            raise ConfigError(
+                f"train.lora_mean=product multiplies the factors of every upload at the server, which "
+                f"{setting} does not allow; use train.lora_mean=freeze-a"
+            )
+    shared = set(Boundary.of(config.method, model).travels)
+    return on_products(rule, [pair for pair in factor_names(model) if shared.issuperset(pair)])
 
 
 def sample_clients(participation: ParticipationConfig, clients: int, seed: int, round: int) -> list[int]:

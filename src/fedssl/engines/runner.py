@@ -24,6 +24,7 @@ from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
 from fedssl.methods.training import Training
+from fedssl.models.adapters import add_adapters
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.models.stages import freeze, frozen_names
@@ -91,18 +92,21 @@ def build_network(
         begin = load_start(config, encoder, start)
         if begin is not None:
             encoder.module.load_state_dict(begin.state)
-        if config.objective.own_encoder and (config.train.freeze or config.train.layer_decay < 1):
+        train = config.train
+        if config.objective.own_encoder and (train.freeze or train.lora or train.layer_decay < 1):
             raise ConfigError(
-                "train.freeze and train.layer_decay are for the encoder that model.encoder names; "
+                "train.freeze, train.lora, train.layer_decay are for the encoder that model.encoder names; "
                 f"objective {config.objective.name} trains its own {config.objective.own_encoder}"
             )
-        if config.train.freeze:
-            freeze(encoder.module, config.train.freeze)
+        if train.freeze:
+            freeze(encoder.module, train.freeze)
+        if train.lora:
+            add_adapters(encoder.module, train.lora, train.lora_scale, train.lora_mean == "product")
         model = config.objective.build(encoder.module, encoder.features, config.model, classes)
         model.extend(
             config.method.parts(model, lambda: config.objective.encoder(config, size, channels), config.model)
         )
-        if config.train.freeze:
+        if train.freeze or train.lora:
             model.frozen = frozen_names(model)
 
     def another(number: int) -> State:

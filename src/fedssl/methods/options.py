@@ -26,6 +26,17 @@ class TrainConfig(Options):
         description="first stages of the encoder that stay as they are: 1 is the stem (or embedding), 2 the "
         "first stage (or block) too",
     )
+    lora: int = Field(
+        0,
+        ge=0,
+        description="rank of LoRA adapters, all that is trained and sent of the encoder; 0: no adapters",
+    )
+    lora_scale: float = Field(1.0, gt=0, description="what B·A of an adapter is multiplied by (α / rank)")
+    lora_mean: Literal["freeze-a", "product"] = Field(
+        "freeze-a",
+        description="freeze-a: A stays as drawn, and B is averaged; product: both are trained, and the mean "
+        "of B·A is factored again",
+    )
     layer_decay: float = Field(
         1.0,
         gt=0,

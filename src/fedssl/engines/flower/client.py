@@ -181,6 +181,7 @@ def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
 
 
 def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> None:
+    from fedssl.models.adapters import merged_state
     from fedssl.models.describe import describe_with_input
     from fedssl.rundir import RunDir
 
@@ -189,7 +190,7 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
     module = config.method.personal_encoder(runner.receive(task))
     encoder = config.objective.encoder(config, images.size, images.channels)
     RunDir(run_folder(text, node)).write_encoder(
-        {name: value.detach().cpu() for name, value in module.state_dict().items()},
+        {name: value.detach().cpu() for name, value in merged_state(module).items()},
         describe_with_input(
             encoder,
             config.data.mean,
