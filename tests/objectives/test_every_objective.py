@@ -34,8 +34,8 @@ def make(name: str, **options: object) -> Objective:
 
 
 def measured(objective: Objective, model: Model, views: list[Tensor]) -> Tensor:
-    """The loss of one fixed draw; a queue is left as it was."""
-    queue = snapshot(model, model.names_under(["queue"]))
+    """The loss of one fixed draw; a queue or a centre is left as it was."""
+    queue = snapshot(model, model.names_under(["queue", "center"]))
     loss = objective.loss(model, views[: objective.num_views], LABELS, torch.Generator().manual_seed(0))
     restore(model, queue)
     return loss
@@ -89,6 +89,7 @@ def test_parts_and_roles(name: str, build: Callable[..., Model]) -> None:
         "decoder": Role.SHARED,
         "target": Role.PRIVATE,
         "queue": Role.PRIVATE,
+        "center": Role.PRIVATE,
         "positions": Role.DERIVED,
     }
     parts = {
@@ -102,6 +103,7 @@ def test_parts_and_roles(name: str, build: Callable[..., Model]) -> None:
         "simsiam": "encoder projector predictor",
         "byol": "encoder projector predictor target",
         "barlow-twins": "encoder projector",
+        "dino": "encoder projector target center",
         "mae": "encoder decoder positions",
         "supervised": "encoder classifier",
     }
@@ -118,7 +120,7 @@ def test_the_order_of_images_does_not_matter(
     model = build(objective)
     order = torch.tensor([5, 3, 0, 1, 4, 2])
     loss = measured(objective, model, views)
-    queue = snapshot(model, model.names_under(["queue"]))
+    queue = snapshot(model, model.names_under(["queue", "center"]))
     shuffled = objective.loss(
         model,
         [view[order] for view in views][: objective.num_views],

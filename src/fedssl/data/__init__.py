@@ -50,6 +50,7 @@ VIEWS = Registry(
         "simclr": "fedssl.data.view_recipes:SimCLRViews",
         "moco-v1": "fedssl.data.view_recipes:MoCoV1Views",
         "byol": "fedssl.data.view_recipes:BYOLViews",
+        "dino": "fedssl.data.view_recipes:DINOViews",
         "mae": "fedssl.data.view_recipes:MAEViews",
         "supervised": "fedssl.data.view_recipes:SupervisedViews",
         "plain": "fedssl.data.view_recipes:PlainViews",

@@ -38,6 +38,7 @@ class View:
     blur: float = 0.0  # chance of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0  # chance that pixels from 0.5 on are inverted
+    side: float = 1.0  # side of the view, as a share of the image's
 
 
 def distortion(strength: float) -> tuple[float, float, float, float]:
@@ -165,6 +166,28 @@ class BYOLViews(CompiledViews):
     def views(self, side: int) -> tuple[View, ...]:
         view = View(crop_min=0.08, flip=0.5, jitter=(0.4, 0.4, 0.2, 0.1), grey=0.2)
         return replace(view, blur=1.0), replace(view, blur=0.1, solarize=0.2)
+
+
+class DINOViews(CompiledViews):
+    """DINO (Caron et al. 2021): two large crops as in BYOL, then small ones in smaller images."""
+
+    crop_limit: float = Field(0.4, gt=0, lt=1, description="area up to which a crop is small, else large")
+    local_min: float = Field(0.05, gt=0, lt=1, description="smallest area of a small crop")
+    local_side: float = Field(0.5, gt=0, le=1, description="side of small crops, as a share of the image's")
+
+    def settings(self, side: int, num_views: int) -> tuple[View, ...]:
+        return super().settings(side, 2)[:num_views] + tuple(self._small(side) for _ in range(2, num_views))
+
+    def views(self, side: int) -> tuple[View, ...]:
+        view = View(crop_min=self.crop_limit, flip=0.5, jitter=(0.4, 0.4, 0.2, 0.1), grey=0.2)
+        return replace(view, blur=1.0), replace(view, blur=0.1, solarize=0.2)
+
+    def _small(self, side: int) -> View:
+        """A small crop: the fields that are set apply, except for the area."""
+        (view, _) = super().settings(side, 2)
+        blur = 0.5 if self.blur is None else self.blur
+        least = min(self.local_min, self.crop_limit)
+        return replace(view, crop_min=least, crop_max=self.crop_limit, blur=blur, side=self.local_side)
 
 
 class MAEViews(CompiledViews):

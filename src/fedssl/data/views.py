@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedssl.data.images import MOST_CHANNELS, ImageSet
 from fedssl.data.view_recipes import Augmentation, CompiledViews, View, ViewRecipe
@@ -31,6 +32,14 @@ def plain(images: Tensor, mean: Levels, std: Levels) -> Tensor:
     x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
     middle, spread = by_channel(mean, x), by_channel(std, x)
     return x.mul_(1 / (255 * spread)).sub_(middle / spread)
+
+
+def shrink(images: Tensor, share: float) -> Tensor:
+    """Images [B, C, H, W] with sides of this share, antialiased."""
+    if share == 1:
+        return images
+    size = [max(1, round(share * side)) for side in images.shape[2:]]
+    return F.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
 
 
 CPU = torch.device("cpu")
@@ -97,8 +106,12 @@ class Views:
             return [self._augment(self.recipe, images, rng).to(device) for _ in range(self.num_views)]
         if set(self.views) == {View()}:
             return [plain(images.to(device), self.mean, self.std) for _ in self.views]
-        results = self._compute(images.contiguous(), rng).to(device, non_blocking=True)
-        return list(results.permute(0, 1, 4, 2, 3))
+        results = self._compute(images.contiguous(), rng)
+        if all(view.side == 1 for view in self.views):
+            return list(results.to(device, non_blocking=True).permute(0, 1, 4, 2, 3))
+        made = results.permute(0, 1, 4, 2, 3)
+        smaller = (shrink(x, view.side) for x, view in zip(made, self.views, strict=True))
+        return [x.to(device, non_blocking=True) for x in smaller]
 
     def get_ready(self, progress: Progress) -> None:
         """Make a first view: on a machine's first run the code is compiled, which takes some seconds."""

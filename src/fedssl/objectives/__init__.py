@@ -15,6 +15,7 @@ OBJECTIVES = Registry(
         "vicreg": "fedssl.objectives.vicreg:VICReg",
         "sigreg": "fedssl.objectives.sigreg:SIGReg",
         "barlow-twins": "fedssl.objectives.barlow_twins:BarlowTwins",
+        "dino": "fedssl.objectives.dino:DINO",
         "mae": "fedssl.objectives.mae:MAE",
         "supervised": "fedssl.objectives.supervised:Supervised",
         "gan": "fedssl.objectives.generative.gan:GAN",
