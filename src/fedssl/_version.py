@@ -24,7 +24,13 @@ class Change(NamedTuple):
 
 # Raised by hand: append a change here whenever code alters the bits of a run, and name the runs it affects.
 # Stored results of those runs are then shown as stale, and `fedssl reproduce` trains them again.
-CHANGES: Sequence[Change] = ()
+_PADPAF = "the networks, label maps and drawn labels of PaDPaF now follow its authors' code"
+CHANGES: Sequence[Change] = (
+    Change(2, {"objective.name": "gan"}, _PADPAF),
+    Change(2, {"objective.name": "conditional-gan"}, _PADPAF),
+    Change(2, {"objective.name": "vae"}, _PADPAF),
+    Change(2, {"partition.scheme": "label-drop"}, "partition.balanced is off unless it is asked for"),
+)
 NUMERICS = max((change.version for change in CHANGES), default=1)
 
 

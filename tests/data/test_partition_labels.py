@@ -17,7 +17,8 @@ LABELS = np.arange(800) % 10
 
 
 def test_half_of_the_labels_are_dropped_from_equal_parts() -> None:
-    whole, kept = partition(LABELS, "iid", clients=8), partition(LABELS, "label-drop", clients=8)
+    whole = partition(LABELS, "iid", clients=8)
+    kept = partition(LABELS, "label-drop", clients=8, balanced=True)
     owners = np.zeros(10, dtype=int)
     for part in kept:
         labels = np.unique(LABELS[part])
@@ -28,6 +29,19 @@ def test_half_of_the_labels_are_dropped_from_equal_parts() -> None:
     assert len(everything) == len(set(everything.tolist()))  # nobody has another's image
     assert 300 < len(everything) < 500
     assert {len(part) for part in whole} == {100}
+
+
+def test_kept_labels_are_a_random_permutation_for_each_client() -> None:
+    """As by the authors: how many clients keep a label is binomial, and two clients' labels are unrelated."""
+    kept = partition(LABELS, "label-drop", clients=8)
+    assert all(len(np.unique(LABELS[part])) == 5 for part in kept)
+    parts = LabelDrop(clients=400, keep=0.5).split(np.arange(400 * 150) % 10, seed=0)
+    has = np.array([[label in part % 10 for label in range(10)] for part in parts])
+    assert (has.sum(1) == 5).all()
+    assert has.mean(0) == pytest.approx(np.full(10, 0.5), abs=4 * 0.5 / 400**0.5)
+    assert np.ptp(has[:20].sum(0)) > 1  # decks would keep every label equally often
+    together = (has[:, 0] & has[:, 1]).mean()
+    assert together == pytest.approx(0.5 * 4 / 9, abs=0.08)
 
 
 def test_all_images_of_a_kept_label_stay() -> None:

@@ -18,6 +18,9 @@ from fedssl.objectives.generative.losses import Latents, draw_pairs
 from tests.generative.small import KINDS
 
 
+SILENT = {"objective.instance_noise": 0.0, "objective.channel_noise": 0.0}
+
+
 def made(kind: str, **overrides: object) -> tuple[Adversarial, Model]:
     config = load(KINDS[kind], overrides)
     size = (2, 16) if kind == "linear-gan" else (8, 8)
@@ -63,7 +66,7 @@ def test_gradients_reach_the_player_whose_turn_it_is_and_nobody_else(kind: str) 
 @pytest.mark.parametrize("kind", ["gan", "conditional-gan"])
 def test_the_discriminators_loss_is_the_sum_of_its_parts(kind: str) -> None:
     """A second implementation: real and generated images apart, network by network, Eq. 7 in loops."""
-    objective, model = made(kind)
+    objective, model = made(kind, **SILENT, **({"objective.drawn_labels": "all"} if kind != "gan" else {}))
     images, labels = batch(kind)
     model.eval()  # without power iteration and batch statistics, which depend on the order of passes
     loss = objective.discriminator_loss(model, images, labels, torch.Generator().manual_seed(3))
@@ -78,10 +81,10 @@ def test_the_discriminators_loss_is_the_sum_of_its_parts(kind: str) -> None:
         z = g(phi(fakes))
         # The same content: row i of both halves. The same style: row i, and row i + 1 of the second half.
         a, b = z[:3], z[[4, 5, 3]] if prefix else z[3:]
-        a, b = a - a.mean(0), b - b.mean(0)
+        a, b = ((each - each.mean(0)) / (each.var(0, correction=0) + 1e-5).sqrt() for each in (a, b))
         for i in range(8):
             for j in range(8):
-                c = (a[:, i] * b[:, j]).sum() / (a[:, i].norm() * b[:, j].norm() + 1e-12)
+                c = (a[:, i] * b[:, j]).mean()
                 expected = expected + 0.1 * ((1 - c).square() if i == j else 0.005 * c.square())
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-3)
 
@@ -116,10 +119,52 @@ def test_what_is_content_is_shared_and_what_is_style_is_private() -> None:
         private = {part for part, role in model.roles.items() if role is Role.PRIVATE}
         style = {part for part in model.roles if part.startswith("style_")} | {"vectorizer"}
         assert private == style | ({"modulation"} & set(model.roles)) | (
-            {"label_modulation", "lens"} & set(model.roles)
+            {"lens"} & set(model.roles)
         )
-    _, model = made("conditional-gan", **{"objective.label_maps": "shared"})
+    _, model = made("conditional-gan")  # as by the authors
     assert model.roles["label_modulation"] is Role.SHARED
+    _, model = made("conditional-gan", **{"objective.label_maps": "private"})  # §4.1
+    assert model.roles["label_modulation"] is Role.PRIVATE
+
+
+def test_noise_of_instances_is_on_the_scale_of_pixels_and_reaches_both_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of pixels from −1 to 1; these images go from −2 to 2."""
+    objective, model = made("gan", **{"data.std": 0.25, "objective.instance_noise": 0.1})
+    clean, _ = made("gan", **{"data.std": 0.25, **SILENT})
+    seen: list[torch.Tensor] = []
+    model.part("encoder").register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    images, _ = batch("gan")
+    for each in (objective, clean):
+        each.discriminator_loss(model.eval(), images, None, torch.Generator().manual_seed(0))
+    noise = seen[0] - seen[1]
+    assert float(noise[: len(images)].std()) == pytest.approx(0.2, rel=0.15)
+    assert float(noise[len(images) :].std()) == pytest.approx(0.2, rel=0.15)
+    torch.testing.assert_close(seen[1][: len(images)], images)
+
+
+def test_noise_of_channels_is_drawn_by_pixel_and_scaled_by_channel() -> None:
+    """Only while players train: what is drawn afterwards follows from the latents."""
+    objective, model = made("gan", **{"objective.channel_noise": 0.5})
+    generator, seen = model.part("generator"), []
+
+    def record(layer: int, x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.detach())
+        return x
+
+    z = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        generator.scales[0][3] = -2.0
+        generator(z, record)
+        generator(z, record, None, torch.Generator().manual_seed(0))
+    noise = seen[len(seen) // 2] - seen[0]
+    torch.testing.assert_close(noise[:, 3], -2 * noise[:, 0])
+    torch.testing.assert_close(noise[:, 1], noise[:, 0])
+    naive = torch.randn(noise[:, :1].shape, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(noise[:, :1], 0.5 * naive)
+    latents = draw_pairs(4, 4, 0, torch.Generator().manual_seed(0))
+    assert torch.equal(objective.generate(model.eval(), latents), objective.generate(model, latents))
 
 
 def test_pixels_are_drawn_on_the_scale_of_the_data() -> None:
@@ -170,10 +215,10 @@ def test_a_client_draws_all_labels_or_those_it_has(
     drawn: list[torch.Tensor] = []
     generate = ConditionalGAN.generate
 
-    def watched(self: ConditionalGAN, model: Model, latents: Latents) -> torch.Tensor:
+    def watched(self: ConditionalGAN, model: Model, latents: Latents, *noise: object) -> torch.Tensor:
         assert latents.labels is not None
         drawn.append(latents.labels)
-        return generate(self, model, latents)
+        return generate(self, model, latents, *noise)
 
     monkeypatch.setattr(ConditionalGAN, "generate", watched)
     rng = torch.Generator().manual_seed(0)

@@ -15,6 +15,7 @@ from fedssl.objectives.generative.networks import (
     Modulation,
     Trunk,
     Vectorizer,
+    build_projector,
     conditional_norm,
 )
 
@@ -115,6 +116,39 @@ def test_the_projection_discriminator_follows_equation_5() -> None:
         expected = table[label] @ features[i] + weight[0] @ features[i] + critic.linear.bias[0]
         torch.testing.assert_close(critic(features, labels)[i], expected)
     torch.testing.assert_close(critic(features), (features @ weight.T + critic.linear.bias)[:, 0])
+
+
+def test_the_projector_is_two_normalised_layers() -> None:
+    """A second implementation: divide by the largest singular value, standardise columns, twice."""
+    from fedssl.models.options import ModelConfig
+
+    torch.manual_seed(0)
+    projector = build_projector(5, ModelConfig(projector_hidden=7, projector_out=4))
+    x = torch.randn(30, 5)
+    for _ in range(60):  # until power iteration has found the singular vectors
+        ours = projector(x)
+    weights = [value for value in projector.parameters() if value.ndim == 2]
+    gain, bias = (value for value in projector.parameters() if value.ndim == 1)
+    gain.data.uniform_(0.5, 2)
+    bias.data.uniform_(-1, 1)
+    ours = projector(x)
+
+    def standard(z: torch.Tensor) -> torch.Tensor:
+        return (z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt()
+
+    first, second = (weight / torch.linalg.matrix_norm(weight, 2) for weight in weights)
+    hidden = (standard(x @ first.T) * gain + bias).clamp_min(0)
+    torch.testing.assert_close(ours, standard(hidden @ second.T), rtol=1e-3, atol=1e-3)
+    assert len(list(build_projector(5, ModelConfig(projector="linear")).parameters())) == 1
+
+
+def test_a_discriminators_features_are_means_over_pixels_with_a_leak() -> None:
+    torch.manual_seed(0)
+    trunk, x = Trunk(8, 1, 8, blocks=0).eval(), torch.randn(2, 1, 8, 8)
+    with torch.no_grad():
+        maps = trunk.body(x)
+        expected = torch.where(maps > 0, maps, 0.01 * maps).mean((2, 3))
+    torch.testing.assert_close(trunk(x), expected)
 
 
 def test_a_canvas_goes_from_black_to_white() -> None:

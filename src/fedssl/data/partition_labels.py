@@ -18,20 +18,27 @@ if TYPE_CHECKING:
 class LabelDrop(IID):
     """Equal IID parts, of which each client then loses all images of some labels (PaDPaF, appendix C.2).
 
-    Which labels a client keeps is dealt from shuffled decks of all of them, so that every label is kept
-    equally often (give or take one). What is dropped belongs to nobody.
+    Each client keeps the first labels of a random permutation of its own, so that a label may be kept by
+    one client only, or by none. What is dropped belongs to nobody.
     """
 
     scheme: str = Field("label-drop", description=SCHEME)
     clients: int = Field(8, ge=1, description="number of clients (K)")
     keep: float = Field(0.5, gt=0, le=1, description="share of the labels that a client keeps, rounded up")
+    balanced: bool = Field(
+        False, description="every label is kept by equally many clients (give or take one), which is easier"
+    )
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         groups = self.by_class(pool, rng)  # says so if there are no labels
         parts = super().deal(pool, rng)
         assert pool.labels is not None
         names = np.array([pool.labels[group[0]] for group in groups])
-        kept = deal_labels(len(names), int(np.ceil(self.keep * len(names))), self.clients, rng)
+        each = int(np.ceil(self.keep * len(names)))
+        if self.balanced:
+            kept = deal_labels(len(names), each, self.clients, rng)
+        else:
+            kept = [np.sort(rng.permutation(len(names))[:each]) for _ in range(self.clients)]
         left = [part[np.isin(pool.labels[part], names[own])] for part, own in zip(parts, kept, strict=True)]
         empty = [client for client, part in enumerate(left) if not len(part)]
         if empty:

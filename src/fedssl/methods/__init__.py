@@ -17,6 +17,8 @@ METHODS = Registry(
         "apfl": "fedssl.methods.apfl:APFL",
         "fedstyle": "fedssl.methods.fedstyle:FedStyle",
         "padpaf": "fedssl.methods.padpaf:PaDPaF",
+        "padpaf-shared": "fedssl.methods.padpaf_ablations:PaDPaFShared",
+        "padpaf-alone": "fedssl.methods.padpaf_ablations:PaDPaFAlone",
         "padpaf-ditto": "fedssl.methods.padpaf_ditto:PaDPaFDitto",
         "fedema": "fedssl.methods.fedema:FedEMA",
         "fedu": "fedssl.methods.fedu:FedU",

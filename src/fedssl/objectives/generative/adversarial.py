@@ -84,7 +84,7 @@ class Adversarial(Objective):
         latents = self._draw(draw_pairs, model, len(images), labels, rng).to(images.device)
         with torch.no_grad():
             fakes = self.fakes(model, latents, rng)
-        everything = torch.cat((images, fakes))
+        everything = self.blurred(model, torch.cat((images, fakes)), rng)
         total = torch.zeros((), device=images.device)
         for prefix, pairs in (("", same_content), ("style_", same_style)):
             features = model.part(f"{prefix}encoder")(everything)
@@ -103,16 +103,24 @@ class Adversarial(Objective):
         latents = self._draw(draw_latents, model, count, labels, rng).to(device)
         total = torch.zeros((), device=device)
         with frozen(model, DISCRIMINATORS):
-            fakes = self.generate(model, latents)
+            fakes = self.blurred(model, self.drawn(model, latents, rng), rng)
             for prefix in ("", "style_"):
                 features = model.part(f"{prefix}encoder")(fakes)
                 score = model.part(f"{prefix}critic")(features, None if prefix else latents.labels)
                 total = total + deception(score, self.adversarial)
         return total
 
+    def drawn(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
+        """Generated images while players train."""
+        return self.generate(model, latents)
+
     def fakes(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
         """What discriminators learn to tell from real images."""
-        return self.generate(model, latents)
+        return self.drawn(model, latents, rng)
+
+    def blurred(self, model: Model, images: Tensor, rng: torch.Generator) -> Tensor:
+        """Images, real or generated, as discriminators see them while players train."""
+        return images
 
     def _draw(
         self,

@@ -34,6 +34,23 @@ class GAN(ImageModel, Adversarial):
     | vectorizer, modulation | private: G^s, and the conditional batch normalisation it speaks through |
     """
 
+    instance_noise: float = Field(
+        0.02,
+        ge=0,
+        description="deviation of the noise on all images that discriminators see, real or generated, with "
+        "pixels from −1 to 1; 0: none",
+    )
+
+    def drawn(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
+        return self.generate(model, latents, rng)
+
+    def blurred(self, model: Model, images: Tensor, rng: torch.Generator) -> Tensor:
+        if not self.instance_noise:
+            return images
+        canvas = canvas_of(model)
+        noise = torch.randn(images.shape, generator=rng).to(images)
+        return torch.add(images, noise, alpha=self.instance_noise * (canvas.white - canvas.black) / 2)
+
     def augmented_by(self, classes: int) -> int:
         """How many labels the content latent is augmented with."""
         return 0
@@ -60,15 +77,15 @@ class ConditionalGAN(GAN):
     needs_labels: ClassVar[bool] = True
 
     label_maps: Literal["private", "shared", "none"] = Field(
-        "private",
-        description="where the label's half of conditional batch normalisation lives: with the client (§4.1) "
-        "or with the content that a label is; none: there is no such half, all of it is the style's",
+        "shared",
+        description="where the label's half of conditional batch normalisation is kept: shared, as by the "
+        "authors, or private (§4.1); none: there is no such half, all channels are the style's",
     )
     augmented: bool = Field(False, description="the label joins z^c at the generator's input (§4.2)")
     drawn_labels: Literal["all", "own"] = Field(
-        "all",
-        description="labels of the images that a client draws in training: all alike (§4.2), or as often as "
-        "among its own images, so that none is fake for its label alone",
+        "own",
+        description="labels of the images that a client draws in training: as often as among its own images, "
+        "as by the authors, or all alike (§4.2)",
     )
     lens: int = Field(
         0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -33,6 +34,9 @@ class ImageModel(Objective):
     growth: Literal[1, 2] = Field(1, description="2: channels halve whenever the side doubles")
     blocks: int = Field(2, ge=0, description="residual blocks of an encoder after those that halve")
     patch: Literal[1, 2, 4] = Field(1, description="side of the pixel blocks that networks see as channels")
+    channel_noise: float = Field(
+        0.02, ge=0, description="deviation of the noise in the generator while it trains; 0: none"
+    )
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
         canvas = Canvas.of(config.data, size, channels, f"objective.name={self.name}")
@@ -48,7 +52,14 @@ class ImageModel(Objective):
     def drawing_parts(self, canvas: Canvas, classes: int = 0) -> dict[str, Part]:
         """The shared generator, and the private parts through which the style speaks."""
         generator = Generator(
-            canvas.side, canvas.channels, self.features, self.latent, self.growth, self.patch, classes
+            canvas.side,
+            canvas.channels,
+            self.features,
+            self.latent,
+            self.growth,
+            self.patch,
+            classes,
+            self.channel_noise,
         )
         modulation = Modulation(generator.normalised, self.latent, self.shares_normalisation)
         return {
@@ -66,13 +77,13 @@ class ImageModel(Objective):
         """The length of z^c, and of z^s."""
         return self.latent
 
-    def generate(self, model: Model, latents: Latents) -> Tensor:
-        """Images, normalised like those that encoders see."""
+    def generate(self, model: Model, latents: Latents, rng: torch.Generator | None = None) -> Tensor:
+        """Images, normalised like those that encoders see; with `rng`, with the noise of training."""
         style = model.part("vectorizer")(latents.style)
         by_label = model.part("label_modulation")(latents.labels) if self.shares_normalisation else []
         modulation = cast(Modulation, model.part("modulation"))
         normalise = conditional_norm(modulation.norms, modulation(style), by_label)
-        drawn = model.part("generator")(latents.content, normalise, latents.labels)
+        drawn = model.part("generator")(latents.content, normalise, latents.labels, rng)
         if model.has("lens"):
             drawn = model.part("lens")(drawn, style)
         return canvas_of(model).normalised(drawn)

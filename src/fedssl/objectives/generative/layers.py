@@ -42,6 +42,7 @@ class SpectralConv(nn.Conv2d, _Spectral):
 
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
         super().__init__(inputs, outputs, kernel, padding=kernel // 2)
+        nn.init.xavier_uniform_(self.weight)
         self._remember()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,8 +52,9 @@ class SpectralConv(nn.Conv2d, _Spectral):
 class SpectralLinear(nn.Linear, _Spectral):
     """A linear layer."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, bias)
+        nn.init.xavier_uniform_(self.weight)
         self._remember()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,6 +66,7 @@ class SpectralEmbedding(nn.Embedding, _Spectral):
 
     def __init__(self, labels: int, width: int) -> None:
         super().__init__(labels, width)
+        nn.init.xavier_uniform_(self.weight)
         self._remember()
 
     def forward(self, labels: Tensor) -> Tensor:

@@ -3,6 +3,10 @@
 Sides: a trunk halves the image until it is at most 8 pixels wide, a generator doubles it from at most 7.
 With `patch` above 1 both see blocks of so many pixels a side as channels of one, which costs little and
 saves most of the time.
+
+Where the paper gives no details, the networks follow its authors' code: LeakyReLU and average pooling in
+discriminators, noise before every normalisation of the generator, Xavier initialization, and a projector
+with spectral and batch normalisation.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from fedssl.objectives.generative.layers import EqualLinear, SpectralConv, Spect
 LARGEST = 16  # side of the smallest feature map; more, and its first linear layer is most of the model
 NARROWEST = 8  # channels
 STYLE_LAYERS = 8
+LEAK = 0.01  # slope of the discriminators' LeakyReLU below 0
 
 # Normalises a feature map: told which of the generator's layers it is.
 Normalise = Callable[[int, Tensor], Tensor]
@@ -53,10 +58,11 @@ class Convolution(nn.Conv2d):
 
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
         super().__init__(inputs, outputs, kernel, padding=kernel // 2)
+        nn.init.xavier_uniform_(self.weight)
 
 
 class Down(nn.Module):
-    """A residual block of an encoder; `halve` pools its output, `first` leaves out the ReLU on pixels."""
+    """A residual block of an encoder; `halve` pools its output, `first` leaves out the LeakyReLU on pixels."""
 
     def __init__(
         self, conv: type[SpectralConv | Convolution], inputs: int, outputs: int, halve: bool, first: bool
@@ -67,15 +73,15 @@ class Down(nn.Module):
         self.shortcut = nn.Identity() if inputs == outputs else conv(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(x if self.first else F.relu(x))
-        y = self.conv2(F.relu(y))
+        y = self.conv1(x if self.first else F.leaky_relu(x, LEAK))
+        y = self.conv2(F.leaky_relu(y, LEAK))
         # Pooling and a 1×1 convolution can change places: the smaller map is the cheaper one.
         x = self.shortcut(F.avg_pool2d(x, 2) if self.halve else x)
         return x + (F.avg_pool2d(y, 2) if self.halve else y)
 
 
 class Trunk(nn.Module):
-    """The features φ(x) of a discriminator: spectrally normalised residual blocks, summed over pixels."""
+    """The features φ(x) of a discriminator: spectrally normalised residual blocks, averaged over pixels."""
 
     canvas: Canvas  # what the generator beside it draws on; set on the trunk of content
     conv: type[SpectralConv | Convolution] = SpectralConv
@@ -101,10 +107,10 @@ class Trunk(nn.Module):
 
     def maps(self, images: Tensor) -> Tensor:
         x = F.pixel_unshuffle(images, self.patch) if self.patch > 1 else images
-        return F.relu(self.body(x))
+        return F.leaky_relu(self.body(x), LEAK)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.maps(images).sum((2, 3))
+        return self.maps(images).mean((2, 3))
 
 
 class FlatTrunk(Trunk):
@@ -119,7 +125,7 @@ class FlatTrunk(Trunk):
         self.linear = nn.Linear(features * self.smallest**2, features)
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.relu(self.linear(self.maps(images).flatten(1)))
+        return F.leaky_relu(self.linear(self.maps(images).flatten(1)), LEAK)
 
 
 class Critic(nn.Module):
@@ -138,11 +144,17 @@ class Critic(nn.Module):
 
 
 def build_projector(features: int, config: ModelConfig) -> nn.Module:
-    """From features to where Barlow Twins compares them: one hidden layer with ReLU, or none."""
+    """From features to where Barlow Twins compares them: one hidden layer with ReLU, or none.
+
+    Linear layers are spectrally normalised, and each is followed by batch normalisation.
+    """
     hidden, outputs = config.projector_hidden, config.projector_out
-    if config.projector == "linear":
-        return nn.Linear(features, outputs)
-    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs))
+    layers: list[nn.Module] = []
+    if config.projector != "linear":
+        layers += [SpectralLinear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
+        features = hidden
+    layers += [SpectralLinear(features, outputs, bias=False), nn.BatchNorm1d(outputs, affine=False)]
+    return nn.Sequential(*layers)
 
 
 # --- generator ------------------------------------------------------------------------------------
@@ -183,6 +195,8 @@ class Generator(nn.Module):
     """The shared content generator: a ResNet whose normalisation comes from outside, with the style.
 
     With `classes`, the content latent is augmented by a vector of the same length for the label (§4.2).
+    With `noise`, noise of this deviation, one number for each pixel, is added to all channels before every
+    normalisation while the generator trains; how much of it a channel takes is learned.
     """
 
     def __init__(
@@ -194,6 +208,7 @@ class Generator(nn.Module):
         growth: int = 1,
         patch: int = 1,
         classes: int = 0,
+        noise: float = 0.0,
     ) -> None:
         super().__init__()
         self.labels = nn.Embedding(classes, latent) if classes else None
@@ -203,20 +218,38 @@ class Generator(nn.Module):
         wide = widths(features, growth, len(levels))[::-1]
         self.patch, self.base, self.features = patch, levels[-1], features
         self.linear = nn.Linear(2 * latent if classes else latent, features * self.base**2)
+        nn.init.xavier_uniform_(self.linear.weight)
         self.blocks = nn.ModuleList(Up(a, b, 2 * i) for i, (a, b) in enumerate(pairwise(wide)))
         self.pixels = Convolution(wide[-1], channels * patch**2, 3)
         # Channels of what is normalised, layer by layer: twice in every block, and once before the pixels.
         self.normalised = [width for pair in pairwise(wide) for width in pair] + [wide[-1]]
+        self.noise = noise
+        self.scales = nn.ParameterList(torch.ones(width, 1, 1) for width in self.normalised if noise)
 
-    def forward(self, z: Tensor, normalise: Normalise, labels: Tensor | None = None) -> Tensor:
-        """Images from −1 to 1."""
+    def forward(
+        self,
+        z: Tensor,
+        normalise: Normalise,
+        labels: Tensor | None = None,
+        rng: torch.Generator | None = None,
+    ) -> Tensor:
+        """Images from −1 to 1; without `rng` there is no noise."""
         if self.labels is not None and labels is not None:
             z = torch.cat((z, self.labels(labels)), dim=1)
+        if self.noise and rng is not None:
+            normalise = self._with_noise(normalise, rng)
         x = self.linear(z).view(len(z), self.base, self.base, self.features).permute(0, 3, 1, 2)
         for block in self.blocks:
             x = block(x, normalise)
         x = self.pixels(F.relu(normalise(len(self.normalised) - 1, x)))
         return torch.tanh(F.pixel_shuffle(x, self.patch) if self.patch > 1 else x)
+
+    def _with_noise(self, normalise: Normalise, rng: torch.Generator) -> Normalise:
+        def noisy(layer: int, x: Tensor) -> Tensor:
+            drawn = torch.randn(len(x), 1, *x.shape[2:], generator=rng).to(x)
+            return normalise(layer, torch.addcmul(x, self.scales[layer], drawn, value=self.noise))
+
+        return noisy
 
 
 class Modulation(nn.Module):

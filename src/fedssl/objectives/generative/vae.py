@@ -21,6 +21,9 @@ from fedssl.objectives.losses import full_precision
 class VAE(ImageModel):
     """β-VAE with shared content and private style (PaDPaF): reconstruction + β·KL + λ·Γ (Eqs. 14, 16).
 
+    As in the authors' code, the reconstruction error is a mean over pixels, and KL is multiplied by the
+    number of latents for each value of an image; β and λ are on that scale.
+
     | part | where it lives |
     |---|---|
     | encoder, posterior, projector | shared: φ^c, q(z^c given x), g^c |
@@ -31,9 +34,9 @@ class VAE(ImageModel):
 
     trunk: ClassVar[type[Trunk]] = FlatTrunk
 
-    beta: float = Field(0.5, ge=0, description="β: weight of the divergence from the prior")
+    beta: float = Field(0.01, ge=0, description="β: weight of the divergence from the prior")
     regularizer: float = Field(
-        0.1, ge=0, description="λ: weight of both Barlow Twins terms; better not above β"
+        0.001, ge=0, description="λ: weight of both Barlow Twins terms; better not above β"
     )
     off_diagonal: float = Field(0.005, ge=0, description="λ_BT: weight of their redundancy term")
 
@@ -56,7 +59,7 @@ class VAE(ImageModel):
         count, device = len(images), images.device
         with torch.no_grad():
             pairs = draw_pairs(count, self.latent, 0, rng).to(device)
-            fakes = self.generate(model, pairs)
+            fakes = self.generate(model, pairs, rng)
         everything = torch.cat((images, fakes))
         latents, total = [], torch.zeros((), device=device)
         for prefix, paired in (("", same_content), ("style_", same_style)):
@@ -65,9 +68,9 @@ class VAE(ImageModel):
             noise = torch.randn(count, self.latent, generator=rng).to(device)
             latents.append(mean + (0.5 * log_variance).exp() * noise)
             projected = model.part(f"{prefix}projector")(features[count:])
-            total = total + self.beta * divergence(mean, log_variance)
+            total = total + self.beta * self.latent / images[0].numel() * divergence(mean, log_variance)
             total = total + self.regularizer * barlow_twins(*paired(projected), self.off_diagonal)
-        drawn = self.generate(model, Latents(*latents))
+        drawn = self.generate(model, Latents(*latents), rng)
         canvas = canvas_of(model)
         return total + reconstruction(drawn, images, (canvas.white - canvas.black) / 2)
 
@@ -84,5 +87,5 @@ def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 @full_precision
 def reconstruction(drawn: Tensor, images: Tensor, unit: float) -> Tensor:
-    """½·‖x − x̂‖² an image, on pixels from −1 to 1: −log p of a normal distribution, up to a constant."""
-    return 0.5 * ((drawn - images) / unit).square().flatten(1).sum(1).mean()
+    """Mean (x − x̂)² over pixels from −1 to 1; `unit` is what 1 is on the scale of the images."""
+    return ((drawn - images) / unit).square().mean()
