@@ -17,7 +17,6 @@ from fedssl.objectives.generative.gan import ConditionalGAN
 from fedssl.objectives.generative.losses import Latents, draw_pairs
 from tests.generative.small import KINDS
 
-
 SILENT = {"objective.instance_noise": 0.0, "objective.channel_noise": 0.0}
 
 
@@ -118,9 +117,7 @@ def test_what_is_content_is_shared_and_what_is_style_is_private() -> None:
         _, model = made(kind)
         private = {part for part, role in model.roles.items() if role is Role.PRIVATE}
         style = {part for part in model.roles if part.startswith("style_")} | {"vectorizer"}
-        assert private == style | ({"modulation"} & set(model.roles)) | (
-            {"lens"} & set(model.roles)
-        )
+        assert private == style | ({"modulation"} & set(model.roles)) | ({"lens"} & set(model.roles))
     _, model = made("conditional-gan")  # as by the authors
     assert model.roles["label_modulation"] is Role.SHARED
     _, model = made("conditional-gan", **{"objective.label_maps": "private"})  # §4.1

@@ -16,6 +16,8 @@ from fedssl.data.federation import federate
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner, build_network
 from fedssl.engines.tasks import Task
+from fedssl.evaluation.loaded import load_run
+from fedssl.generative.sampling import Studio
 from fedssl.methods.client import Client
 from fedssl.methods.method import ServerTools
 from fedssl.methods.optimizers import Optimizer
@@ -147,6 +149,27 @@ def test_ditto_shares_everything_and_keeps_a_model_of_its_own(tmp_path: Path) ->
     }
     assert "style_encoder.body.0.conv1.weight" in shared
     assert any(name.startswith("personal.style_encoder") for name in method.keeps(client.model))
+
+
+def test_the_ablations_share_everything_or_nothing(tmp_path: Path) -> None:
+    """And after a round, clients begin the next with the same parameters, or each with its own."""
+    for name, alike in (
+        ("padpaf-shared", {"encoder", "vectorizer"}),
+        ("padpaf", {"encoder"}),
+        ("padpaf-alone", set()),
+    ):
+        client = a_client(tmp_path / name, method=name)
+        parameters = {path for path, _ in client.model.named_parameters()}
+        shared = set(load(KINDS["gan"], {"method": name}).method.shares(client.model))
+        if name != "padpaf":
+            assert shared == (parameters if name == "padpaf-shared" else set())
+        generators = Studio(
+            load_run(run_of("gan", tmp_path / f"{name} run", method=name, rounds=1).directory, {})
+        )
+        for part in ("encoder", "vectorizer"):
+            one, two = (dict(generators.model(client).part(part).named_parameters()) for client in (0, 1))
+            same = all(torch.equal(one[key], two[key]) for key in one)
+            assert same == (part in alike), (name, part)
 
 
 def distances(folder: Path, **keys: Any) -> dict[str, float]:

@@ -8,8 +8,8 @@ from torch.distributions import Normal, kl_divergence
 
 from fedssl.config import load
 from fedssl.engines.runner import build_network
-from fedssl.objectives.generative.vae import divergence, reconstruction
 from fedssl.objectives.generative.losses import draw_pairs
+from fedssl.objectives.generative.vae import divergence, reconstruction
 from tests.generative.small import KINDS
 
 

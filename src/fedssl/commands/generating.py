@@ -11,8 +11,8 @@ def _generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the folder of a run with objective.name=gan, conditional-gan, vae, …")
     parser.add_argument(
         "what",
-        help="grid, clients, labels: pictures; fid; probe, predict-client: what features know; "
-        "restyle, anonymize; adapt: to new clients; simpson",
+        help="grid, clients, labels: pictures; fid, diversity; probe, predict-client: what features know; "
+        "restyle, anonymize, reidentify; adapt: to new clients; simpson",
     )
     parser.add_argument(
         "options", nargs="*", metavar="key=value", help="options of it (see docs/generative.md)"

@@ -2,7 +2,7 @@
 
 A loader is a function `(config, progress) -> (train, test or None)` in `fedssl.data.DATASETS`. It
 returns images in memory (`ImageSet`), or a `Listing` of images to be decoded once it is known
-which of them are wanted.
+which of them are wanted. A loader with a parameter `seed` makes images of its own for each seed of a run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -172,7 +173,8 @@ def _loader(config: DataConfig, seed: int = 0) -> Callable[..., tuple[Images, Im
 
         return partial(styles.load, seed=seed)
     loader: Callable[..., tuple[Images, Images | None]] = DATASETS.get(config.name)
-    return loader
+    draws = "seed" in signature(loader).parameters  # images that are made, and not read
+    return partial(loader, seed=seed) if draws else loader
 
 
 def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]:

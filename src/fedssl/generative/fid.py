@@ -21,7 +21,7 @@ WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
 class FID(Use):
     """FID of each client: its own training images against as many from its generator."""
 
-    count: int = Field(2000, ge=2, description="images of each kind, at most as many as a client has")
+    count: int = Field(10_000, ge=2, description="images of each kind, at most as many as a client has")
     features: Literal["auto", "inception", "classifier"] = Field(
         "auto",
         description="Inception's pool features (needs torch-fidelity and its weights), or those of a "

@@ -68,7 +68,7 @@ class Maps(nn.Module):
         self.style = nn.ModuleList(Map(style, latent, hidden) for _ in range(clients))
 
 
-class _Mapped(Use):
+class Mapped(Use):
     """What learning the maps takes."""
 
     steps: int = Field(1000, ge=1, description="steps of Adam")
@@ -81,7 +81,11 @@ class _Mapped(Use):
         description="weight of the error of z^c and z^s, which are known of generated images; 0: none",
     )
     real: float = Field(
-        0.5, ge=0, lt=1, description="share of the steps that take a client's real images, not generated ones"
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the steps that take a client's real images and not generated ones; above 0, "
+        "whoever learns the maps needs the images of all clients",
     )
 
     def maps(self, studio: Studio, folder: Path) -> Maps:
@@ -91,7 +95,7 @@ class _Mapped(Use):
             raise ConfigError(
                 "re-styling needs content and style encoders: train gan, conditional-gan or vae"
             )
-        about = {name: value for name, value in self.model_dump().items() if name in _Mapped.model_fields}
+        about = {name: value for name, value in self.model_dump().items() if name in Mapped.model_fields}
         about |= {"name": "", "clients": studio.clients, "classes": studio.classes}
         x = studio.train_images(0, 2)[0]
         content, style = (studio.features(0, x, kind).shape[1] for kind in ("content", "style"))
@@ -157,7 +161,7 @@ class _Mapped(Use):
         return studio.normalised(x), known
 
 
-class Restyle(_Mapped):
+class Restyle(Mapped):
     """Images of one client (or the test images as they are) in the style of another: Figs. 15, 16."""
 
     source: int = Field(-1, ge=-1, description="the client whose test images are taken; −1: as they are")
@@ -196,7 +200,7 @@ class Restyle(_Mapped):
         return test.x[: self.count], None if test.y is None else test.y[: self.count]
 
 
-class Anonymize(_Mapped):
+class Anonymize(Mapped):
     """Every image of a folder redrawn in the style of a reference client; only its content is kept."""
 
     images: str = Field("", description="the folder of images, at any depth")
@@ -260,12 +264,17 @@ def _content(studio: Studio, maps: Maps, x: Tensor, labels: Tensor | None) -> Te
 
 
 def content_labels(studio: Studio, x: Tensor) -> Tensor:
-    """Labels of images from their content features, by a linear probe on the clients' images."""
+    """Labels of images from their content features, by a linear probe on generated images.
+
+    Every client draws the labels that it has images of, so that nobody's images are needed.
+    """
     features, labels = [], []
     for client in range(studio.clients):
-        own, y = studio.train_images(client, 500)
-        assert y is not None  # a conditional model was trained with labels
-        features.append(studio.features(client, own, "content"))
+        latents = studio.latents(500, "content labels", client)
+        seen = torch.tensor(studio.seen_labels(client))
+        y = seen[torch.arange(len(latents)) % len(seen)]
+        drawn = studio.draw(client, Latents(latents.content, latents.style, y))
+        features.append(studio.features(client, drawn, "content"))
         labels.append(y)
     probe = linear.fit(torch.cat(features), torch.cat(labels), studio.classes)
     return probe.predict(_features(studio, x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol, cast
 
 import torch
@@ -21,6 +22,7 @@ from fedssl.objectives.generative.canvas import Canvas
 from fedssl.objectives.generative.image import ImageModel, canvas_of
 from fedssl.objectives.generative.losses import Latents, draw_latents
 from fedssl.rng import torch_rng
+from fedssl.state import restore
 
 BATCH = 250
 
@@ -161,10 +163,33 @@ class Studio:
         drawn = [self.objective.generate(model, each.to(self.device)) for each in _split(latents)]
         return self.canvas.pixels(torch.cat(drawn))
 
+    @cached_property
+    def untrained(self) -> Model:
+        """What every client began its first round with, in evaluation mode."""
+        runner = self.run.models.runner
+        model = copy.deepcopy(runner.model)
+        restore(model, runner.initial)
+        return model.eval()
+
+    @cached_property
+    def shares_content(self) -> bool:
+        """Whether all clients have the same content encoder."""
+        first, *others = (
+            list(self.model(client).part("encoder").parameters()) for client in range(self.clients)
+        )
+        return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
     @torch.no_grad()
-    def features(self, client: int, pixels: Tensor, kind: str) -> Tensor:
-        """φ^c ("content") or φ^s ("style") of images, by a client's own networks."""
-        encoder = self.model(client).part("encoder" if kind == "content" else "style_encoder")
+    def features(self, client: int | None, pixels: Tensor, kind: str) -> Tensor:
+        """φ^c ("content") or φ^s ("style") of images.
+
+        Args:
+            client: whose networks; none: as they were before training.
+            pixels: uint8 images [B, H, W, C].
+            kind: content or style.
+        """
+        model = self.untrained if client is None else self.model(client)
+        encoder = model.part("encoder" if kind == "content" else "style_encoder")
         parts = [encoder(self.normalised(part)).cpu() for part in torch.split(pixels, BATCH)]
         return torch.cat(parts)
 

@@ -21,6 +21,7 @@ OBJECTIVES = Registry(
         "gan": "fedssl.objectives.generative.gan:GAN",
         "conditional-gan": "fedssl.objectives.generative.gan:ConditionalGAN",
         "linear-gan": "fedssl.papers.simpson.model:LinearGAN",
+        "linear-regression": "fedssl.papers.simpson.regression:LinearRegression",
         "vae": "fedssl.objectives.generative.vae:VAE",
     },
     base="fedssl.objectives.objective:Objective",

@@ -54,7 +54,9 @@ class Recipe(Options):
     notes: str = Field("", description="what a reader of the numbers should know")
     measure: dict[str, Any] = Field({}, description="what the numbers are; default: the linear probe")
     base: dict[str, Any] = Field({}, description="keys of every cell")
-    scale: dict[Scale, dict[str, Any]] = Field({}, description="further keys at one scale")
+    scale: dict[Scale, dict[str, Any]] = Field(
+        {}, description="further keys at one scale; `measure` as for the recipe"
+    )
     scales: tuple[Scale, ...] = Field(SCALES, description="the scales it can run at")
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -65,6 +67,8 @@ class Recipe(Options):
         """The table that it is at one scale."""
         from fedssl.tables.cells import overlay
 
+        keys = dict(self.scale.get(scale, {}))
+        measure = overlay(overlay({}, self.measure), as_measure(keys.pop("measure", {})))
         return Table(
             name=self.name,
             origin=self.file.name,
@@ -74,8 +78,8 @@ class Recipe(Options):
             notes=self.notes,
             scale=scale,
             command=f"fedssl reproduce {self.name} --scale {scale}",
-            measure=self.measure,
-            base=overlay(overlay({}, self.base), self.scale.get(scale, {})),
+            measure=measure,
+            base=overlay(overlay({}, self.base), keys),
             columns=tuple(table.Column(**part.at(scale)) for part in self.columns if scale in part.scales),
             rows=tuple(table.Row(**part.at(scale)) for part in self.rows if scale in part.scales),
             orderings=self.orderings,

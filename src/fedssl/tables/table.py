@@ -56,6 +56,7 @@ class Measure(Options):
     def fewer(self) -> bool:
         """Whether the smaller number is the better one."""
         error = self.plain and (self.what == "fid" or self.number.startswith("mse"))
+        error = error or (self.what == "reidentify" and self.number != "kept")
         return error or self.counts or self.kind in ("oscillation", "drift", "drift-from-mean")
 
     @property

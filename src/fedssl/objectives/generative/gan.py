@@ -17,7 +17,7 @@ from fedssl.models.options import ModelConfig
 from fedssl.objectives.generative.adversarial import Adversarial
 from fedssl.objectives.generative.image import ImageModel, canvas_of
 from fedssl.objectives.generative.lens import Lens, agreement, means
-from fedssl.objectives.generative.losses import draw_latents
+from fedssl.objectives.generative.losses import Latents, draw_latents
 from fedssl.objectives.generative.networks import Critic, Generator, LabelModulation, build_projector
 
 COMPARED = 256  # images that say how to hold a lens

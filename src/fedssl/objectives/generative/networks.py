@@ -62,7 +62,7 @@ class Convolution(nn.Conv2d):
 
 
 class Down(nn.Module):
-    """A residual block of an encoder; `halve` pools its output, `first` leaves out the LeakyReLU on pixels."""
+    """A residual block of an encoder; `halve` pools its output, `first` leaves pixels as they are."""
 
     def __init__(
         self, conv: type[SpectralConv | Convolution], inputs: int, outputs: int, halve: bool, first: bool
@@ -151,7 +151,11 @@ def build_projector(features: int, config: ModelConfig) -> nn.Module:
     hidden, outputs = config.projector_hidden, config.projector_out
     layers: list[nn.Module] = []
     if config.projector != "linear":
-        layers += [SpectralLinear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True)]
+        layers += [
+            SpectralLinear(features, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(inplace=True),
+        ]
         features = hidden
     layers += [SpectralLinear(features, outputs, bias=False), nn.BatchNorm1d(outputs, affine=False)]
     return nn.Sequential(*layers)

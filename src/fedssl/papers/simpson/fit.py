@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,27 +15,37 @@ from torch.nn import functional as F
 
 from fedssl.data.partition_picture import PALETTE
 from fedssl.errors import ConfigError
+from fedssl.evaluation import linear
 from fedssl.generative.sampling import Studio
 from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
 from fedssl.papers.simpson.model import COORDINATES, Line, LinearGAN, Place, as_images, as_points
+from fedssl.papers.simpson.points import sample
+from fedssl.papers.simpson.regression import Intercept, LinearRegression, Slope
 
 REACH = 3.0  # standard deviations of x along a client's line that its discriminator looks at
+PENALTY = 1e-6  # of the linear router's weight: x separates the clients nearly perfectly
 
 
 @dataclass(frozen=True)
 class Expert:
-    """A client: its line, and how sure it is that a point is its own."""
+    """A client's line: its slope, and a point that it goes through."""
 
     slope: float
-    middle: Tensor  # the point that its line goes through
-    model: Model
+    middle: Tensor
 
     def predict(self, x: Tensor) -> Tensor:
-        """E[y given x] of the client's generator."""
+        """ŷ(x)."""
         return self.middle[1] + self.slope * (x - self.middle[0])
+
+
+@dataclass(frozen=True)
+class Judge(Expert):
+    """A client with a private discriminator, which says how sure it is that a point is its own."""
+
+    model: Model
 
     @torch.no_grad()
     def confidence(self, x: Tensor) -> Tensor:
@@ -42,64 +53,68 @@ class Expert:
         return _score(self.model, torch.stack((x, self.predict(x)), 1))
 
 
-class Simpson(Use):
-    """The clients' lines with routing by discriminator confidence, against one line for all, and a picture.
+Router = Callable[[Tensor], Tensor]  # from x [N] to the clients that answer [N]
 
-    The generators are frozen as they are; each client alone then goes on to train its private
-    discriminator, to tell where on its line its points are from elsewhere on it, and from N(0, I)
-    (appendix C.1 freezes the models and trains a router, too).
+
+class Simpson(Use):
+    """The clients' lines and a router, against one line for all; on points seen and on new ones. A picture.
+
+    Linear regression (Figure 9, and 3 bottom right): the lines are frozen, then a linear classifier of
+    clients is fitted to the x of all clients' points; a new x is answered by the client it names.
+
+    The linear GAN: the generators are frozen as they are; each client alone then goes on to train its
+    private discriminator, to tell where on its line its points are from elsewhere on it, and from N(0, I).
+    A new x is answered by the most confident client.
     """
 
-    steps: int = Field(800, ge=0, description="further steps of each client's private discriminator")
+    steps: int = Field(800, ge=0, description="GAN: further steps of each client's private discriminator")
     rate: float = Field(0.05, gt=0, description="learning rate of the first of them; it falls to 0")
 
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        if not isinstance(studio.run.trained.objective, LinearGAN):
-            raise ConfigError("simpson is for runs with objective.name=linear-gan and data.name=simpson")
-        federation = studio.run.federation
-        test = federation.test
-        assert test is not None
-        points = [
-            as_points(studio.normalised(studio.train_images(c, 10**9)[0])).cpu()
-            for c in range(studio.clients)
-        ]
-        fresh = as_points(studio.normalised(test.x)).cpu()
+        objective = studio.run.trained.objective
+        if not isinstance(objective, LinearGAN | LinearRegression):
+            raise ConfigError(
+                "simpson is for runs with objective.name=linear-regression or linear-gan "
+                "and data.name=simpson"
+            )
+        drawn = sample(studio.run.trained.data.name, studio.run.trained.seed)
+        points, test = _points(studio)
         everything = torch.cat(points)
-        shared = cast(Line, studio.model(0).part("generator")).weight.detach()
-        experts = [self._expert(studio, client, own) for client, own in enumerate(points)]
-        slope, intercept = least_squares(everything)
-        errors = {
-            name: {
-                "global": _error(slope * data[:, 0] + intercept, data),
-                "routed": _error(route(experts, data[:, 0]), data),
-            }
-            for name, data in (("points", everything), ("fresh", fresh))
-        }
-        file = folder / "simpson.png"
-        draw(file, points, experts, (slope, intercept))
-        return {
-            "picture": str(file),
-            "shared_slope": float(shared[1] / shared[0]),
+        if isinstance(objective, LinearGAN):
+            weight = cast(Line, studio.model(0).part("generator")).weight.detach()
+            shared = float(weight[1] / weight[0])
+            judges = [self._judge(studio, client, own) for client, own in enumerate(points)]
+            experts: Sequence[Expert] = judges
+            router = most_confident(judges)
+        else:
+            experts = [_regression(studio.model(client)) for client in range(studio.clients)]
+            shared, router = experts[0].slope, linear_router(points)
+        line = least_squares(everything)
+        found: dict[str, Any] = {
+            "true_slope": drawn.slope,
+            "shared_slope": shared,
             "slopes": [expert.slope for expert in experts],
-            "global_slope": slope,
-            "mse": errors["points"]["routed"],
-            "mse_global": errors["points"]["global"],
-            "gain": errors["points"]["global"] / errors["points"]["routed"],
-            "mse_fresh": errors["fresh"]["routed"],
-            "mse_fresh_global": errors["fresh"]["global"],
+            "global_slope": line[0],
         }
+        for suffix, data in (("", everything), ("_fresh", test)):
+            routed = _error(route(experts, router, data[:, 0]), data)
+            whole = _error(line[0] * data[:, 0] + line[1], data)
+            found |= {f"mse{suffix}": routed, f"mse{suffix}_global": whole, f"gain{suffix}": whole / routed}
+        file = folder / "simpson.png"
+        draw(file, points, experts, router, line)
+        return {"picture": str(file), **found}
 
-    def _expert(self, studio: Studio, client: int, points: Tensor) -> Expert:
+    def _judge(self, studio: Studio, client: int, points: Tensor) -> Judge:
         model = copy.deepcopy(studio.model(client)).cpu()
         content, style = (cast(Line | Place, model.part(part)) for part in ("generator", "vectorizer"))
         with torch.no_grad():
             spread = torch.outer(content.weight, content.weight) + torch.outer(style.weight, style.weight)
             middle = content.bias + style.bias
-        expert = Expert(float(spread[0, 1] / spread[0, 0]), middle, model)
+        expert = Judge(float(spread[0, 1] / spread[0, 0]), middle, model)
         self._sharpen(expert, points, float(spread[0, 0].sqrt()), studio.rng("simpson", client))
         return expert
 
-    def _sharpen(self, expert: Expert, points: Tensor, deviation: float, rng: torch.Generator) -> None:
+    def _sharpen(self, expert: Judge, points: Tensor, deviation: float, rng: torch.Generator) -> None:
         """As many fakes on the client's own line, evenly spread, as from N(0, I).
 
         The client's points are moved onto its line, where confidence is asked for: else how far they are
@@ -122,10 +137,22 @@ class Simpson(Use):
             optimizer.step()
 
 
-def route(experts: list[Expert], x: Tensor) -> Tensor:
-    """The prediction of whoever is the most confident."""
-    confident = torch.stack([expert.confidence(x) for expert in experts]).argmax(0)
-    return torch.stack([expert.predict(x) for expert in experts]).gather(0, confident[None])[0]
+def route(experts: Sequence[Expert], router: Router, x: Tensor) -> Tensor:
+    """The prediction of the client that the router names."""
+    return torch.stack([expert.predict(x) for expert in experts]).gather(0, router(x)[None])[0]
+
+
+def most_confident(judges: Sequence[Judge]) -> Router:
+    """The client whose private discriminator has the highest score."""
+    return lambda x: torch.stack([judge.confidence(x) for judge in judges]).argmax(0)
+
+
+def linear_router(points: Sequence[Tensor]) -> Router:
+    """Logistic regression from x to the client whose point it is."""
+    owner = torch.cat([torch.full((len(own),), client) for client, own in enumerate(points)])
+    x = torch.cat(list(points))[:, :1].double()
+    probe = linear.fit(x, owner, len(points), l2=PENALTY)
+    return lambda x: probe.predict(x[:, None].double())
 
 
 def least_squares(points: Tensor) -> tuple[float, float]:
@@ -135,7 +162,9 @@ def least_squares(points: Tensor) -> tuple[float, float]:
     return slope, float(y.mean()) - slope * float(x.mean())
 
 
-def draw(file: Path, points: list[Tensor], experts: list[Expert], line: tuple[float, float]) -> None:
+def draw(
+    file: Path, points: list[Tensor], experts: Sequence[Expert], router: Router, line: tuple[float, float]
+) -> None:
     """The points; one line for all; every client's own; and what routing makes of them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -145,7 +174,7 @@ def draw(file: Path, points: list[Tensor], experts: list[Expert], line: tuple[fl
     titles = (
         f"one line for all: slope {line[0]:.2f}",
         "shared weight, private bias: each client's line",
-        "routed to the most confident client",
+        "routed to one client",
     )
     for number, title in enumerate(titles, start=1):
         axes = figure.add_subplot(1, 3, number)
@@ -160,11 +189,25 @@ def draw(file: Path, points: list[Tensor], experts: list[Expert], line: tuple[fl
         if number == 1:
             axes.plot(x, line[0] * x + line[1], color="black", linewidth=1.5)
         if number == 3:
-            axes.plot(x, route(experts, x), ".", markersize=1.5, color="black")
+            axes.plot(x, route(experts, router, x), ".", markersize=1.5, color="black")
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("x")
         axes.set_ylabel("y")
     figure.savefig(file)
+
+
+def _points(studio: Studio) -> tuple[list[Tensor], Tensor]:
+    """Each client's points, and new ones of all clients."""
+    test = studio.run.federation.test
+    assert test is not None
+    own = [studio.train_images(client, 10**9)[0] for client in range(studio.clients)]
+    return [as_points(studio.normalised(x)).cpu() for x in own], as_points(studio.normalised(test.x)).cpu()
+
+
+@torch.no_grad()
+def _regression(model: Model) -> Expert:
+    slope, intercept = cast(Slope, model.part("encoder")), cast(Intercept, model.part("intercept"))
+    return Expert(float(slope.weight), torch.stack((torch.zeros(()), intercept.bias.cpu())))
 
 
 def _score(model: Model, points: Tensor) -> Tensor:

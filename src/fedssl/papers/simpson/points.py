@@ -4,10 +4,12 @@ Client i of M has x in [M − i, M − i + 1] and y = x + b_i with a bias b_i in
 line rises, while over all of them y falls with x. Both coordinates are standardised. Each is the mean of a
 bar of pixels, black for −RANGE and white for RANGE; data.mean=0.5, data.std=0.2 turn that back into the
 standardised number. A client is a domain, so partition.scheme=domain deals the points to their owners.
+Every seed of a run has points of its own.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,18 +24,56 @@ if TYPE_CHECKING:
     from fedssl.progress import Progress
 
 CLIENTS, POINTS, WEIGHT = 8, 50, 1.0
+SPREADS = {"simpson": 4.0, "simpson-cluttered": 2.0}  # L
 RANGE = 2.5  # standard deviations from black to grey, and from grey to white
 PIXELS = 16  # of a bar: their mean has 16 times the levels of one pixel
 
 
-def simpson(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
+@dataclass(frozen=True)
+class Sample:
+    """Points of all clients, standardised by those to train on.
+
+    Attributes:
+        train: points to train on [N, 2].
+        test: as many new points of the same lines.
+        owner: the client of each point of either set.
+        slope: the slope of every client's line.
+        intercepts: where each client's line is at x = 0.
+    """
+
+    train: NDArray[np.float64]
+    test: NDArray[np.float64]
+    owner: NDArray[np.int64]
+    slope: float
+    intercepts: NDArray[np.float64]
+
+
+def sample(name: str, seed: int) -> Sample:
+    """Draw the points of a seed; `name` is a key of SPREADS."""
+    rng = numpy_rng(seed, "data", name)
+    client = np.arange(1, CLIENTS + 1)
+    bias = SPREADS[name] * (client - 1 + rng.random(CLIENTS))
+    owner = np.repeat(np.arange(CLIENTS), POINTS)
+    splits = []
+    for _ in ("train", "test"):
+        x = CLIENTS - client[owner] + rng.random(len(owner))
+        splits.append(np.stack((x, WEIGHT * x + bias[owner]), axis=1))
+    mean, std = splits[0].mean(0), splits[0].std(0)
+    train, test = ((points - mean) / std for points in splits)
+    intercepts = (WEIGHT * mean[0] + bias - mean[1]) / std[1]
+    return Sample(train, test, owner, float(WEIGHT * std[0] / std[1]), intercepts)
+
+
+def simpson(config: DataConfig, progress: Progress | None = None, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """8 × 50 points and as many to test: rising lines of clients that fall over all (L = 4)."""
-    return _points("simpson", spread=4.0)
+    return _images("simpson", seed)
 
 
-def simpson_cluttered(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
+def simpson_cluttered(
+    config: DataConfig, progress: Progress | None = None, seed: int = 0
+) -> tuple[ImageSet, ImageSet]:
     """The same with the clients' lines closer to each other (L = 2)."""
-    return _points("simpson-cluttered", spread=2.0)
+    return _images("simpson-cluttered", seed)
 
 
 def bars(points: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -43,20 +83,12 @@ def bars(points: NDArray[np.float64]) -> NDArray[np.uint8]:
     return (whole + (np.arange(PIXELS) < rest)).astype(np.uint8)[..., None]
 
 
-def _points(name: str, spread: float) -> tuple[ImageSet, ImageSet]:
-    rng = numpy_rng(0, "data", name)
-    client = np.arange(1, CLIENTS + 1)
-    bias = spread * (client - 1 + rng.random(CLIENTS))
-    owner = np.repeat(np.arange(CLIENTS), POINTS)
-    splits = []
-    for _ in ("train", "test"):
-        x = CLIENTS - client[owner] + rng.random(len(owner))
-        splits.append(np.stack((x, WEIGHT * x + bias[owner]), axis=1))
-    mean, std = splits[0].mean(0), splits[0].std(0)
-    names = tuple(f"client {number}" for number in client)
+def _images(name: str, seed: int) -> tuple[ImageSet, ImageSet]:
+    drawn = sample(name, seed)
+    owner, names = torch.from_numpy(drawn.owner), tuple(f"client {number + 1}" for number in range(CLIENTS))
 
     def images(points: NDArray[np.float64]) -> ImageSet:
-        x = torch.from_numpy(bars((points - mean) / std))
-        return ImageSet(x, domain=torch.from_numpy(owner), domains=names, name=name, mirrored=False)
+        x = torch.from_numpy(bars(points))
+        return ImageSet(x, domain=owner, domains=names, name=name, mirrored=False)
 
-    return images(splits[0]), images(splits[1])
+    return images(drawn.train), images(drawn.test)
