@@ -29,6 +29,8 @@ CHANGES: Sequence[Change] = (
     Change(2, {"objective.name": "gan"}, _PADPAF),
     Change(2, {"objective.name": "conditional-gan"}, _PADPAF),
     Change(2, {"objective.name": "vae"}, _PADPAF),
+    Change(2, {"data.name": "simpson"}, "every seed has points of its own"),
+    Change(2, {"data.name": "simpson-cluttered"}, "every seed has points of its own"),
     Change(2, {"partition.scheme": "label-drop"}, "partition.balanced is off unless it is asked for"),
 )
 NUMERICS = max((change.version for change in CHANGES), default=1)

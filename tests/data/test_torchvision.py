@@ -213,6 +213,24 @@ def test_download_goes_to_the_default_place(tmp_path: Path, monkeypatch: pytest.
     assert asked[-1] == (str(tmp_path / "home" / ".cache" / "fedssl"), True)
 
 
+def test_people_of_celeba_are_classes(tmp_path: Path) -> None:
+    folder = tmp_path / "celeba" / "img_align_celeba"
+    folder.mkdir(parents=True)
+    for number in range(3):
+        Image.new("RGB", (178, 218)).save(folder / f"{number:06}.png")
+    (tmp_path / "celeba" / "list_eval_partition.txt").write_text("000000.png 0\n000001.png 0\n000002.png 2\n")
+    with pytest.raises(DataError, match=r"identity_CelebA\.txt, which says who"):
+        load("celeba-people", tmp_path)
+    identities = tmp_path / "celeba" / "identity_CelebA.txt"
+    identities.write_text("000002.png 30\n000000.png 70\n000001.png 9\n")
+    train, test = load("celeba-people", tmp_path)
+    assert (train.y.tolist(), test.y.tolist()) == ([2, 0], [1])
+    assert train.classes == ("9", "30", "70")
+    identities.write_text("000002.png 30\n000000.png 70\n")
+    with pytest.raises(DataError, match=r"says nothing about 000001\.png"):
+        load("celeba-people", tmp_path)
+
+
 def test_celeba_knows_the_attributes_of_a_face(tmp_path: Path) -> None:
     folder = tmp_path / "celeba" / "img_align_celeba"
     folder.mkdir(parents=True)

@@ -12,9 +12,9 @@ from fedssl.tables.orderings import comparisons
 NAMES = [name for name in titles() if name.startswith("padpaf")]
 
 
-def test_the_table_and_figures_3_to_16_have_recipes() -> None:
+def test_the_table_and_figures_3_to_18_have_recipes() -> None:
     sources = " ".join(load(name).source for name in NAMES)
-    for figure in (3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16):
+    for figure in (3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18):
         assert f"Figure {figure} " in f"{sources} "
     assert "Figures 12 and 13" in sources
     assert "Table 1" in sources
@@ -38,9 +38,38 @@ def test_of_distances_less_is_better_and_of_shares_more() -> None:
     (first, *_) = comparisons(load("padpaf-table1").at("paper"))
     assert first.fewer
     assert first.text == "PaDPaF < Ditto"
-    (first, second) = comparisons(load("padpaf-figure3").at("paper"))
-    assert not first.fewer
-    assert not second.fewer
+    for comparison in comparisons(load("padpaf-figure3").at("paper")):
+        assert not comparison.fewer
+    (first, *_) = comparisons(load("padpaf-anonymize").at("paper"))
+    assert first.fewer
+
+
+def test_a_scale_may_measure_otherwise() -> None:
+    """FID on 10,000 images at scale paper, on 2,000 at scale mini."""
+    recipe = load("padpaf-table1")
+    counts = [recipe.at(scale).measure.get("config", {}).get("count", 10_000) for scale in ("mini", "paper")]
+    assert counts == [2000, 10_000]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_with_the_papers_name_are_the_papers_model(name: str) -> None:
+    """Its split, both terms of the regulariser, and with labels shared maps and a client's own labels."""
+    recipe = load(name)
+    for cell in cells(recipe.at(recipe.scales[0]), 1, {}) if recipe.scales[0] != "mini" else ():
+        objective, method = cell.config.objective, cell.config.method
+        if not cell.row.startswith("PaDPaF"):
+            assert (cell.row == "without labels, maps learn from real images, too") or (
+                method.name != "padpaf"
+                or objective.name.startswith("linear")
+                or objective.regularizer == 0
+                or (objective.label_maps, objective.drawn_labels) != ("shared", "own")
+            )
+            continue
+        assert (method.name, objective.regularizer > 0) == ("padpaf", True)
+        if objective.name == "conditional-gan":
+            assert (objective.label_maps, objective.drawn_labels) == ("shared", "own")
+            assert not objective.augmented
+            assert not objective.lens
 
 
 def test_a_number_must_be_named(tmp_path) -> None:

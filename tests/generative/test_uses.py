@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,20 @@ import pytest
 import torch
 from PIL import Image
 from scipy.linalg import sqrtm
+from sklearn.metrics import top_k_accuracy_score
 
 import fedssl
+from fedssl.data.federation import ClientImages
 from fedssl.errors import ConfigError, DataError
+from fedssl.evaluation import linear
 from fedssl.evaluation.loaded import load_run
+from fedssl.generative.diversity import precision_and_recall, variety
 from fedssl.generative.fid import described, frechet
 from fedssl.generative.grids import cross, sheet
 from fedssl.generative.judge import find_judge
-from fedssl.generative.restyle import Restyle
+from fedssl.generative.probing import Labelled, Scalars
+from fedssl.generative.reidentify import Reidentify
+from fedssl.generative.restyle import Restyle, content_labels
 from fedssl.generative.sampling import Studio, settle
 from fedssl.generative.use import USES, generate
 from fedssl.options import choose
@@ -142,8 +149,7 @@ def test_labels_that_a_client_never_saw(conditional: fedssl.Run) -> None:
     found = generate(conditional.directory, "labels", {})
     assert Path(found["picture"]).exists()
     seen = [set(row["seen"]) for row in found["clients"]]
-    assert seen[0] | seen[1] == set(range(10))
-    assert not seen[0] & seen[1]
+    assert all(1 <= len(own) <= 5 for own in seen)
     everything = [row["recognised"] for row in found["clients"]]
     known = [everything[client][label] for client in (0, 1) for label in seen[client]]
     unknown = [everything[client][label] for client in (0, 1) for label in set(range(10)) - seen[client]]
@@ -209,6 +215,8 @@ def test_probes_of_content_and_style(gan: fedssl.Run) -> None:
     found = generate(gan.directory, "probe", {"count": 50, "test": 40})
     assert all(0 <= found[name] <= 1 for name in ("content", "content_looks"))
     assert len(found["clients"]) == 2
+    assert 0 <= found["content_untrained"] <= 1
+    assert found["widths"] == {"content": 8, "style": 8}
     for name in ("style", "content_own", "style_own"):
         assert found[name] == pytest.approx(sum(row[name] for row in found["clients"]) / 2)
     assert found["images"].count("50 train, 40 test") == 2
@@ -229,8 +237,8 @@ def test_plain_images_are_those_of_the_data_set(gan: fedssl.Run) -> None:
 def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatch) -> None:
     """Content features that say the label, style features that say nothing: 100 % against a guess."""
 
-    def told(self: Studio, client: int, pixels: torch.Tensor, kind: str) -> torch.Tensor:
-        rng = torch.Generator().manual_seed(client + len(pixels))
+    def told(self: Studio, client: int | None, pixels: torch.Tensor, kind: str) -> torch.Tensor:
+        rng = torch.Generator().manual_seed((client or 0) + len(pixels))
         noise = torch.randn(len(pixels), 12, generator=rng)
         known = {tuple(x.flatten().tolist()): y for x, y in answers}
         labels = torch.tensor([known[tuple(x.flatten().tolist())] for x in pixels])
@@ -249,13 +257,161 @@ def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatc
     assert found["content_own"] > 0.7 > 0.5 > found["style_own"]  # a client may have no image of a digit
 
 
-def test_whose_image_it_is_can_be_told_where_looks_differ(tmp_path: Path) -> None:
+def test_untrained_features_are_those_of_round_one(gan: fedssl.Run) -> None:
+    """Of encoders as wide as the trained ones, and the same for every client."""
+    studio = studio_of(gan)
+    x = studio.plain_images("train", 5)[0]
+    expected = studio.run.models.untrained().eval()
+    with torch.no_grad():
+        torch.testing.assert_close(studio.features(None, x, "content"), expected(studio.normalised(x)))
+    for kind in ("content", "style"):
+        before, after = (studio.features(client, x, kind) for client in (None, 0))
+        assert before.shape == after.shape
+        assert not torch.equal(before, after)
+    assert studio.shares_content
+
+
+def test_a_probe_finds_a_label_among_the_most_probable() -> None:
+    """Against scikit-learn's top-k accuracy of the same logits."""
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 6
+    x = torch.randn(120, 4, generator=rng) + 0.7 * torch.eye(6)[y][:, :4]
+    images = Labelled(x[:80], y[:80], x[80:], y[80:])
+    logits = linear.fit(x[:80], y[:80], 6, l2=0.1).logits(x[80:])
+    for top in (1, 2, 5):
+        naive = top_k_accuracy_score(y[80:], logits, k=top, labels=range(6))
+        assert images.accuracy(6, 0.1, top) == pytest.approx(naive)
+
+
+def test_a_share_of_training_images_can_be_held_out(gan: fedssl.Run) -> None:
+    found = generate(gan.directory, "probe", {"count": 40, "held_out": 0.25})
+    assert found["images"].count("30 train, 10 test") == 2
+
+
+def test_whose_image_it_is_can_be_told_where_looks_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Zoomed in, zoomed out, inverted: any features tell these apart."""
     run = run_of("gan", tmp_path / "run", rounds=1, **{"partition.clients": 3, "data.limit": 300})
     found = generate(run.directory, "predict-client", {"count": 80, "test": 20, "steps": 200})
-    assert found["style"] > 0.8
-    assert found["content"] > 0.8
-    assert found["chance"] == pytest.approx(1 / 3, abs=0.05)
+    assert found["style_real"] > 0.8
+    assert found["content_real"] > 0.8
+    assert found["chance"] == pytest.approx(1 / 3)
+    assert found["images"]["generated"] == "240 train, 60 test"
+    # Generators draw what is theirs: an image of its own colour is told from the others at once.
+    monkeypatch.setattr(
+        Studio, "draw", lambda self, client, latents: torch.full((len(latents), 8, 8, 1), 100 * client).byte()
+    )
+    found = generate(run.directory, "predict-client", {"count": 20, "test": 5, "steps": 200})
+    assert found["content"] == found["style"] == 1
+
+
+def test_both_classifiers_of_clients_are_linear() -> None:
+    """The scalars are a linear map of all clients' features together."""
+    torch.manual_seed(0)
+    scalars, x = Scalars(3, 4), torch.randn(5, 3, 4)
+    weight = torch.zeros(3, 12)
+    for client in range(3):
+        weight[:, 4 * client : 4 * client + 4] = torch.outer(
+            scalars.joint.weight[:, client], scalars.each[client]
+        )
+    torch.testing.assert_close(scalars(x), x.flatten(1) @ weight.T + scalars.joint.bias)
+
+
+# --- diversity --------------------------------------------------------------------------------------
+
+
+def test_precision_and_recall_by_definition() -> None:
+    """Image by image, as Kynkäänniemi et al. write it (Eq. 2)."""
+    rng = np.random.default_rng(0)
+    real, fake = rng.normal(size=(30, 3)), 0.6 * rng.normal(size=(40, 3)) + 0.5
+
+    def inside(x: np.ndarray, manifold: np.ndarray, k: int) -> bool:
+        for centre in manifold:
+            reach = sorted(np.linalg.norm(other - centre) for other in manifold)[k]
+            if np.linalg.norm(x - centre) <= reach:
+                return True
+        return False
+
+    for k in (1, 3):
+        expected = (
+            np.mean([inside(x, real, k) for x in fake]),
+            np.mean([inside(x, fake, k) for x in real]),
+        )
+        assert 0.05 < expected[1] < expected[0]
+        found = precision_and_recall(torch.from_numpy(real), torch.from_numpy(fake), k)
+        assert found == pytest.approx(expected)
+    same = torch.from_numpy(real)
+    assert precision_and_recall(same, same, 1) == (1.0, 1.0)
+    assert precision_and_recall(same, same + 100, 3) == (0.0, 0.0)
+
+
+def test_variety_is_a_ratio_of_mean_distances_within_labels() -> None:
+    rng = np.random.default_rng(0)
+    real, fake = rng.normal(size=(20, 3)), rng.normal(size=(15, 3))
+    a, b = rng.integers(0, 3, 20), rng.integers(0, 3, 15)
+
+    def spread(x: np.ndarray) -> float:
+        return float(np.mean([np.linalg.norm(p - q) for p, q in combinations(x, 2)]))
+
+    expected = np.mean([spread(fake[b == label]) / spread(real[a == label]) for label in range(3)])
+    tensors = [torch.from_numpy(each) for each in (real, a, fake, b)]
+    assert variety(*tensors) == pytest.approx(expected)
+    collapsed = torch.zeros(15, 3, dtype=torch.float64)
+    assert variety(tensors[0], tensors[1], collapsed, tensors[3]) == 0
+
+
+@pytest.mark.parametrize("kind", ["gan", "conditional"])
+def test_diversity_of_a_run(kind: str, request: pytest.FixtureRequest) -> None:
+    found = generate(request.getfixturevalue(kind).directory, "diversity", {"count": 20})
+    assert len(found["clients"]) == 2
+    for name in ("precision", "recall", "variety"):
+        assert found[name] == pytest.approx(sum(row[name] for row in found["clients"]) / 2)
+
+
+# --- re-identification ------------------------------------------------------------------------------
+
+
+def test_redrawn_images_give_their_client_away_as_far_as_they_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zoomed in, zoomed out, inverted; redrawn as they are, or as nothing at all."""
+    run = run_of("gan", tmp_path / "run", rounds=1, **{"partition.clients": 3, "data.limit": 300})
+    options = {"count": 60, "test": 10, "fit": 60, **FEW}
+    monkeypatch.setattr(Reidentify, "_redrawn", lambda self, studio, maps, x: x)
+    found = generate(run.directory, "reidentify", options, tmp_path)
+    assert found["before"] == found["after"] == found["after_adapted"] > 0.8
+    monkeypatch.setattr(Reidentify, "_redrawn", lambda self, studio, maps, x: torch.zeros_like(x))
+    found = generate(run.directory, "reidentify", options, tmp_path)
+    assert found["before"] > 0.8
+    assert found["after"] == pytest.approx(found["chance"], abs=0.1)
+    assert found["after_adapted"] == pytest.approx(found["chance"], abs=0.1)
+
+
+def test_reidentification_redraws_for_the_reference(conditional: fedssl.Run, tmp_path: Path) -> None:
+    options = {"count": 10, "test": 4, "fit": 3, "reference": 1, **FEW}
+    found = generate(conditional.directory, "reidentify", options, tmp_path)
+    assert found["reference"] == 1
+    assert all(0 <= found[name] <= 1 for name in ("before", "after", "after_adapted", "kept"))
+    with pytest.raises(ConfigError, match="no client 7"):
+        generate(conditional.directory, "reidentify", {**options, "reference": 7}, tmp_path)
+
+
+def test_nobodys_images_are_needed_to_restyle(
+    conditional: fedssl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the maps nor for the labels of what is redrawn, unless real images are asked for."""
+
+    def refuse(*given: object) -> None:
+        raise AssertionError("a client's images were asked for")
+
+    taken = studio_of(conditional).test_images(0, 5)[0]
+    monkeypatch.setattr(ClientImages, "batch", refuse)
+    studio = studio_of(conditional)
+    Restyle(name="restyle", steps=3, batch=8, hidden=8).maps(studio, tmp_path)
+    assert len(content_labels(studio, taken)) == len(taken)
+    with pytest.raises(AssertionError, match="asked for"):
+        Restyle(name="restyle", steps=30, batch=8, hidden=8, real=0.9).maps(studio, tmp_path)
 
 
 # --- re-styling and anonymization -------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fedssl.data.views import plain
 from fedssl.errors import ConfigError
 from fedssl.generative.use import generate
 from fedssl.papers.recipe import load
-from fedssl.papers.simpson.fit import Judge, least_squares, linear_router, most_confident, route
+from fedssl.papers.simpson.fit import ConfidentExpert, least_squares, linear_router, most_confident, route
 from fedssl.papers.simpson.model import as_images, as_points
 from fedssl.papers.simpson.points import RANGE, bars, sample, simpson, simpson_cluttered
 from fedssl.tables.cells import cells
@@ -63,11 +63,11 @@ def test_the_true_line_goes_through_every_point() -> None:
 @pytest.mark.parametrize("private", [True, False])
 def test_federated_regression_is_gradient_descent_on_both_parameters(private: bool, tmp_path: Path) -> None:
     """A second implementation in numpy, with full batches: w is averaged, b is not (or is, too)."""
-    run = regression(tmp_path, **{"objective.private_bias": private, "rounds": 6, "train.epochs": 2.0})
+    run = regression(tmp_path, **{"objective.private_bias": private, "rounds": 3, "train.epochs": 2.0})
     found = generate(run.directory, "simpson", {})
     xy = points(simpson(DataConfig(), seed=3)[0].x)
     w, b = 0.0, np.zeros(8)
-    for _ in range(6):
+    for _ in range(3):
         slopes = np.full(8, w)
         for client in range(8):
             x, y = xy[50 * client : 50 * client + 50].T
@@ -122,7 +122,7 @@ def test_least_squares_is_numpys() -> None:
 
 
 def test_the_most_confident_client_answers() -> None:
-    class Sure(Judge):
+    class Sure(ConfidentExpert):
         def confidence(self, x: torch.Tensor) -> torch.Tensor:
             return -(x - self.middle[0]).abs()
 

@@ -76,6 +76,7 @@ DATASETS = Registry(
         "svhn": "fedssl.data.torchvision:svhn",
         "stl10": "fedssl.data.torchvision:stl10",
         "celeba": "fedssl.data.torchvision:celeba",
+        "celeba-people": "fedssl.data.torchvision:celeba_people",
         "huggingface": "fedssl.data.huggingface:load",
         "omniglot": "fedssl.data.natural:omniglot",
         "office-caltech": "fedssl.data.natural:office_caltech",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,28 @@ def celeba(config: DataConfig, progress: Progress | None = None) -> tuple[Listin
         attributes=_attributes(place / "list_attr_celeba.txt", list(table[:, 0])),
     )
     return whole.subset(np.flatnonzero(table[:, 1] == "0")), whole.subset(np.flatnonzero(table[:, 1] == "2"))
+
+
+def celeba_people(config: DataConfig, progress: Progress | None = None) -> tuple[Listing, Listing]:
+    """CelebA with 10,177 people as its classes; those of test images are in no training image."""
+    splits = celeba(config, progress)
+    file = _root(config) / "celeba" / "identity_CelebA.txt"
+    if not file.is_file():
+        raise DataError(f"celeba-people needs {file}, which says who is on each picture")
+    person = {name: int(number) for name, number in map(str.split, file.read_text().splitlines())}
+    numbers = sorted(set(person.values()))
+    place = {number: index for index, number in enumerate(numbers)}
+
+    def labelled(split: Listing) -> Listing:
+        names = [Path(split.source.name(row)).name for row in split.rows.tolist()]
+        missing = [name for name in names if name not in person]
+        if missing:
+            raise DataError(f"{file} says nothing about {missing[0]}, nor about {len(missing) - 1} others")
+        y = torch.tensor([place[person[name]] for name in names])
+        return replace(split, y=y, classes=tuple(map(str, numbers)), name="celeba-people")
+
+    train, test = map(labelled, splits)
+    return train, test
 
 
 def _attributes(file: Path, pictures: list[str]) -> Tensor | None:

@@ -135,15 +135,12 @@ class PredictClient(Use):
             [studio.train_images(client, self.count)[0] for client in clients],
             [studio.test_images(client, self.test)[0] for client in clients],
         )
-        found = {"chance": 1 / len(clients)}
-        for suffix, (train, test) in (("", generated), ("_real", real)):
+        found: dict[str, Any] = {"chance": 1 / len(clients), "images": {}}
+        for name, suffix, (train, test) in (("generated", "", generated), ("real", "_real", real)):
+            found["images"][name] = f"{sum(map(len, train))} train, {sum(map(len, test))} test"
             for kind, accuracy in self._accuracies(studio, train, test).items():
                 found[f"{kind}{suffix}"] = accuracy
-        counts = {
-            name: [sum(map(len, part)) for part in sets]
-            for name, sets in (("generated", generated), ("real", real))
-        }
-        return {**found, "images": {name: f"{a} train, {b} test" for name, (a, b) in counts.items()}}
+        return found
 
     def _accuracies(self, studio: Studio, train: list[Tensor], test: list[Tensor]) -> dict[str, float]:
         """By content and by style features; images by client."""

@@ -82,7 +82,8 @@ class Reidentify(Mapped):
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        return network.eval()
+        trained: Classifier = network.eval()
+        return trained
 
 
 @torch.no_grad()

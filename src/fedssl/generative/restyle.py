@@ -97,8 +97,8 @@ class Mapped(Use):
             )
         about = {name: value for name, value in self.model_dump().items() if name in Mapped.model_fields}
         about |= {"name": "", "clients": studio.clients, "classes": studio.classes}
-        x = studio.train_images(0, 2)[0]
-        content, style = (studio.features(0, x, kind).shape[1] for kind in ("content", "style"))
+        drawn = studio.draw(0, studio.latents(2, "widths"))
+        content, style = (studio.features(0, drawn, kind).shape[1] for kind in ("content", "style"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(0, "maps"))
             latent = studio.objective.latent_size(model)

@@ -13,12 +13,12 @@ from torch import nn
 def rebuild(description: dict[str, Any]) -> nn.Module:
     """The encoder that `encoder.json` describes, not yet with its weights."""
 
-    def named(path: str) -> Any:  # networks of timm and PyTorch, and no other code
+    def named(path: str) -> Any:  # networks of timm, PyTorch and fedssl, and no other code
         module, _, name = path.rpartition(".")
-        known = module.split(".")[0] in ("timm", "torch")
+        known = module.split(".")[0] in ("timm", "torch", "fedssl")
         found = getattr(importlib.import_module(module), name) if known else None
         if path != "timm.create_model" and not (isinstance(found, type) and issubclass(found, nn.Module)):
-            raise ValueError(f"{path} is not a network of timm or PyTorch")
+            raise ValueError(f"{path} is not a network of timm, PyTorch or fedssl")
         return found
 
     def values(given: dict[str, Any]) -> dict[str, Any]:

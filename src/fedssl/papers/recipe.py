@@ -15,7 +15,7 @@ from fedssl.errors import ConfigError, did_you_mean
 from fedssl.options import Options
 from fedssl.papers.files import find, read, recipe_files
 from fedssl.tables import table
-from fedssl.tables.table import ONLY_COLUMN, Figure, Ordering, Table, as_measure, build, check
+from fedssl.tables.table import ONLY_COLUMN, Figure, Ordering, Table, as_measure, build, check, layers
 
 Scale = Literal["smoke", "mini", "midi", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "mini", "midi", "paper")
@@ -68,7 +68,7 @@ class Recipe(Options):
         from fedssl.tables.cells import overlay
 
         keys = dict(self.scale.get(scale, {}))
-        measure = overlay(overlay({}, self.measure), as_measure(keys.pop("measure", {})))
+        measure = layers(self.measure, as_measure(keys.pop("measure", {})))
         return Table(
             name=self.name,
             origin=self.file.name,

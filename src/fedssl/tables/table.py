@@ -178,7 +178,7 @@ class Table(Options):
 
     def measure_of(self, row: Row, column: Column) -> Measure:
         """The table's measure, changed by the column, then by the row."""
-        return Measure(**{**self.measure, **column.measure, **row.measure})
+        return Measure(**layers(self.measure, column.measure, row.measure))
 
     def select(self, rows: str = "", columns: str = "") -> Table:
         """Only the rows and columns that `a,b` names; empty: all of them. Names may contain commas."""
@@ -235,7 +235,7 @@ def check(
         _known(row.paper, column_names, f"{where}: row {row.name!r}: paper: unknown column")
         for column in columns:
             at = f"{where}: row {row.name!r}, column {column.name!r}: measure"
-            _check_measure(build(Measure, {**measure, **column.measure, **row.measure}, at), at)
+            _check_measure(build(Measure, layers(measure, column.measure, row.measure), at), at)
     has_x = any(part.x is not None for part in (*rows, *columns))
     for number, ordering in enumerate(orderings, start=1):
         at = f"{where}: ordering {ordering.claim or number!r}"
@@ -245,6 +245,13 @@ def check(
         _known(figure.rows, row_names, f"{where}: figure: unknown row")
         if figure.kind == "sweep" and not has_x:
             raise ConfigError(f"{where}: figure: a sweep needs `x` in its rows or in its columns")
+
+
+def layers(*measures: Mapping[str, Any]) -> dict[str, Any]:
+    """Later measures on top of earlier ones, key by key in `config`, too."""
+    merged = {key: value for measure in measures for key, value in measure.items()}
+    config = {key: value for measure in measures for key, value in measure.get("config", {}).items()}
+    return {**merged, "config": config} if config else merged
 
 
 def _check_measure(measure: Measure, at: str) -> None:

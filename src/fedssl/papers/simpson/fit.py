@@ -22,7 +22,7 @@ from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
 from fedssl.papers.simpson.model import COORDINATES, Line, LinearGAN, Place, as_images, as_points
-from fedssl.papers.simpson.points import sample
+from fedssl.papers.simpson.points import SPREADS, sample
 from fedssl.papers.simpson.regression import Intercept, LinearRegression, Slope
 
 REACH = 3.0  # standard deviations of x along a client's line that its discriminator looks at
@@ -42,7 +42,7 @@ class Expert:
 
 
 @dataclass(frozen=True)
-class Judge(Expert):
+class ConfidentExpert(Expert):
     """A client with a private discriminator, which says how sure it is that a point is its own."""
 
     model: Model
@@ -72,20 +72,21 @@ class Simpson(Use):
 
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
         objective = studio.run.trained.objective
-        if not isinstance(objective, LinearGAN | LinearRegression):
+        name = studio.run.trained.data.name
+        if not isinstance(objective, LinearGAN | LinearRegression) or name not in SPREADS:
             raise ConfigError(
                 "simpson is for runs with objective.name=linear-regression or linear-gan "
                 "and data.name=simpson"
             )
-        drawn = sample(studio.run.trained.data.name, studio.run.trained.seed)
+        drawn = sample(name, studio.run.trained.seed)
         points, test = _points(studio)
         everything = torch.cat(points)
         if isinstance(objective, LinearGAN):
             weight = cast(Line, studio.model(0).part("generator")).weight.detach()
             shared = float(weight[1] / weight[0])
-            judges = [self._judge(studio, client, own) for client, own in enumerate(points)]
-            experts: Sequence[Expert] = judges
-            router = most_confident(judges)
+            confident = [self._expert(studio, client, own) for client, own in enumerate(points)]
+            experts: Sequence[Expert] = confident
+            router = most_confident(confident)
         else:
             experts = [_regression(studio.model(client)) for client in range(studio.clients)]
             shared, router = experts[0].slope, linear_router(points)
@@ -104,17 +105,19 @@ class Simpson(Use):
         draw(file, points, experts, router, line)
         return {"picture": str(file), **found}
 
-    def _judge(self, studio: Studio, client: int, points: Tensor) -> Judge:
+    def _expert(self, studio: Studio, client: int, points: Tensor) -> ConfidentExpert:
         model = copy.deepcopy(studio.model(client)).cpu()
         content, style = (cast(Line | Place, model.part(part)) for part in ("generator", "vectorizer"))
         with torch.no_grad():
             spread = torch.outer(content.weight, content.weight) + torch.outer(style.weight, style.weight)
             middle = content.bias + style.bias
-        expert = Judge(float(spread[0, 1] / spread[0, 0]), middle, model)
+        expert = ConfidentExpert(float(spread[0, 1] / spread[0, 0]), middle, model)
         self._sharpen(expert, points, float(spread[0, 0].sqrt()), studio.rng("simpson", client))
         return expert
 
-    def _sharpen(self, expert: Judge, points: Tensor, deviation: float, rng: torch.Generator) -> None:
+    def _sharpen(
+        self, expert: ConfidentExpert, points: Tensor, deviation: float, rng: torch.Generator
+    ) -> None:
         """As many fakes on the client's own line, evenly spread, as from N(0, I).
 
         The client's points are moved onto its line, where confidence is asked for: else how far they are
@@ -142,9 +145,9 @@ def route(experts: Sequence[Expert], router: Router, x: Tensor) -> Tensor:
     return torch.stack([expert.predict(x) for expert in experts]).gather(0, router(x)[None])[0]
 
 
-def most_confident(judges: Sequence[Judge]) -> Router:
+def most_confident(experts: Sequence[ConfidentExpert]) -> Router:
     """The client whose private discriminator has the highest score."""
-    return lambda x: torch.stack([judge.confidence(x) for judge in judges]).argmax(0)
+    return lambda x: torch.stack([expert.confidence(x) for expert in experts]).argmax(0)
 
 
 def linear_router(points: Sequence[Tensor]) -> Router:

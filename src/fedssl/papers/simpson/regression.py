@@ -69,7 +69,7 @@ class LinearRegression(Objective):
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        predicted = model.part("intercept")(model.part("encoder")(views[0]))[:, 0]
+        predicted: Tensor = model.part("intercept")(model.part("encoder")(views[0]))[:, 0]
         return (predicted - as_points(views[0])[:, 1]).square().mean()
 
     def latent_size(self, model: Model) -> int:
