@@ -39,6 +39,7 @@ from tests.docs.pages import FILES, ROOT, SHELL, Block, Command, blocks, command
 WORLD: dict[str, dict[str, str]] = {
     "README.md": {"photos": "photos"},
     "aggregation.md": {"runs/digits-simclr-fedavg": "run"},
+    "data.md": {"hospitals": "photos", "scans.csv": "scans.csv"},
     "encoder.md": {
         "encoder.json": "run/encoder.json",
         "encoder.safetensors": "run/encoder.safetensors",
@@ -76,6 +77,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("*", "make"): "installs an environment or runs all tests",
     ("*", "pip install"): "needs a package index",
     ("*", "fedssl reproduce"): "many runs; tests/papers runs recipes at scale smoke",
+    ("data.md", "fedssl run data.name=omniglot"): "needs Omniglot; tests/data/test_natural.py",
     ("decentralized.md", "fedssl eval RUN --protocol det"): "minutes; tests/evaluation/test_detection.py",
     ("*", "fedssl run method.name=featarc"): "the full width; tests/methods/test_featarc.py",
     ("report.md", "fedssl report runs/study"): "a folder of several runs; tests/report/test_sheets.py",
@@ -106,6 +108,8 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / place / f"{number}.png")
     (root / "empty").mkdir()
+    rows = [f"hospitals/{site}/{number}.png,{site}" for site in ("cats", "dogs") for number in range(64)]
+    (root / "scans.csv").write_text("\n".join(["path,site", *rows]), encoding="utf-8")
     words = [*FEW, "checkpoint.every=1", "checkpoint.keep=0"]
     fedssl.run(out=root / "run", quiet=True, **parse_overrides([*FAST_RUN, *words]))
     (root / "half").mkdir()
@@ -264,11 +268,12 @@ def check_fedssl(command: Command) -> None:
     elif name == "list":
         assert options.kind is None or options.kind in keys.LISTS, command.where
     elif name == "reproduce":
-        recipe = recipes.load(options.table)
-        assert options.scale in recipe.scales, command.where
-        table = recipe.at(options.scale)
-        values = values_of(table, table.rows[0], table.columns[0])
-        load(values, parse_overrides(options.overrides))
+        overrides = [word for word in options.words if "=" in word]
+        for asked in set(options.words) - set(overrides):
+            recipe = recipes.load(asked)
+            assert options.scale in recipe.scales, command.where
+            table = recipe.at(options.scale)
+            load(values_of(table, table.rows[0], table.columns[0]), parse_overrides(overrides))
 
 
 # --- running ---------------------------------------------------------------------------------------
