@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
 }
 
 # Objectives that bring a generative model of their own and are trained by the method `padpaf`.
-GENERATIVE = ("gan", "conditional-gan", "linear-gan", "vae")
+GENERATIVE = ("gan", "conditional-gan", "linear-gan", "linear-regression", "vae")
 
 QUEUE = {"moco-v1": {"objective.queue": 32}, "moco-v2": {"objective.queue": 32}}
 

@@ -148,3 +148,17 @@ def test_python_asks_in_the_same_way(received: Path) -> None:
         _ = fedssl.Run(received).config
     assert fedssl.Run(received, trust=True).config.method.name == "./mine.py:Mine"
     assert cli.main(["eval", str(received)]) == 1  # no checkpoint yet; the code is this process's by now
+
+
+def test_a_module_of_a_package_without_init_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    file = tmp_path / "outer" / "inner" / "deep.py"
+    file.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert trust.find("outer.inner.deep") == file
+    assert trust.find("outer.inner.other") is None
+    (tmp_path / "outer" / "__init__.py").touch()
+    assert trust.find("outer.inner.deep") == file
+    assert "outer" not in sys.modules

@@ -82,9 +82,8 @@ def find(module: str) -> Path | None:
         return Path(module).resolve()
     places: list[str] | None = None
     spec = None
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:end]), places)
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, places)  # by its last name: a parent need not be imported
         if spec is None:
             return None
         places = list(spec.submodule_search_locations or ())

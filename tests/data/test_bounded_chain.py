@@ -80,7 +80,7 @@ def options(scheme: str) -> dict[str, int]:
     return {"clients": 10} if scheme == "one-class" else {"clients": 5}
 
 
-@pytest.mark.parametrize("scheme", sorted(set(PARTITIONS) - {"domain", "feature-clusters"}))
+@pytest.mark.parametrize("scheme", sorted(set(PARTITIONS) - {"domain", "feature-clusters", "folder"}))
 def test_every_client_keeps_that_share_of_what_it_was_dealt(scheme):
     whole = partition(BALANCED, scheme, **options(scheme))
     tenth = partition(BALANCED, scheme, amount=0.1, **options(scheme))
