@@ -83,6 +83,8 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("report.md", "fedssl report runs/study"): "a folder of several runs; tests/report/test_sheets.py",
     ("deploy.md", "fedssl server"): "runs until sites are done; tests/engines/flower/test_processes.py",
     ("deploy.md", "fedssl client"): "runs until it is stopped; tests/engines/flower/test_processes.py",
+    ("deploy.md", "fedssl status"): "needs that run; tests/report/test_status.py",
+    ("deploy.md", "fedssl watch"): "serves until it is stopped; tests/report/test_html_watch.py",
     ("deploy.md", "flwr"): "needs a SuperLink; tests/engines/flower/test_app.py",
     ("deploy.md", "fedssl run engine.name=flower"): "starts Ray; tests/engines/flower/test_simulation.py",
     ("deploy.md", "fedssl certs"): "tests/engines/flower/test_certs.py",
@@ -214,7 +216,7 @@ def test_keys_commands_and_files_in_the_text_exist(page: str) -> None:
     for code in inline(page):
         for section, key in re.findall(rf"(?<![\w./-])({sections})\.([a-z_0-9]+)\b(?!\()", code):
             assert f"{section}.{key}" in KEYS or key in FILE_TYPES, f"{page}: `{code}`"
-        for name in re.findall(r"(?<![\w./])fedssl ([a-z]+)\b", code):
+        for name in re.findall(r"(?<![\w./])fedssl ([a-z][a-z-]*)", code):
             assert name in cli.COMMANDS, f"{page}: `{code}`"
         for file in re.findall(r"\b(?:benchmarks|examples|src|tests)/[\w/]+\.py", code):
             assert (ROOT / file).exists(), f"{page}: `{code}`"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedssl.commands.command import Command
-from fedssl.errors import ConfigError
+from fedssl.errors import ConfigError, RunError
 
-
-def _tell(text: str) -> None:
-    print(text, flush=True)
+if TYPE_CHECKING:
+    from fedssl.commands.checks import Check
+    from fedssl.engines.flower.journal import Output
 
 
 def _names(text: str) -> list[str]:
@@ -57,6 +60,27 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
     parser.add_argument("--insecure", action="store_true", help="no encryption, and let anybody in")
     parser.add_argument("--sites", default="", help="with --insecure: the sites' names, NAME,NAME")
+    _log_arguments(parser)
+    parser.add_argument(
+        "--check",
+        "--dry-run",
+        action="store_true",
+        help="check config, keys, port and disk, and start nothing",
+    )
+    parser.add_argument(
+        "--metrics", type=int, default=0, metavar="PORT", help="serve /metrics and /health there"
+    )
+
+
+def _log_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="log lines as JSON")
+    parser.add_argument("--debug", action="store_true", help="also show Flower's own log")
+
+
+def _output(options: argparse.Namespace) -> Output:
+    from fedssl.engines.flower.journal import Output
+
+    return Output(options.json, options.debug)
 
 
 def _server(options: argparse.Namespace) -> None:
@@ -68,15 +92,42 @@ def _server(options: argparse.Namespace) -> None:
         raise ConfigError("--sites is for --insecure: else the sites are those whose keys are in --certs")
     first = options.words[:1]
     file = first[0] if first and "=" not in first[0] else None
-    with stop_on_signal("stopped: the same command goes on from the last round", _tell):
-        server(
-            Path(options.out),
-            read_toml(file) if file else {},
-            parse_overrides(options.words[1:] if file else options.words),
-            Place(options.host, options.port, Path(options.certs) if options.certs else None),
-            _names(options.sites),
-            _tell,
-        )
+    values = read_toml(file) if file else {}
+    overrides = parse_overrides(options.words[1:] if file else options.words)
+    place = Place(options.host, options.port, Path(options.certs) if options.certs else None)
+    if options.check:
+        from fedssl.commands.checks import check_server
+
+        _finish(check_server(Path(options.out), values, overrides, place, _names(options.sites)))
+        return
+    tell = _output(options)
+    with stop_on_signal("stopped: the same command goes on from the last round", tell), _metrics(options):
+        server(Path(options.out), values, overrides, place, _names(options.sites), tell)
+
+
+@contextmanager
+def _metrics(options: argparse.Namespace) -> Iterator[None]:
+    """Serve health and metrics of the run while it goes on, if a port is given."""
+    from fedssl.report import metrics
+
+    if not options.metrics:
+        yield
+        return
+    server = metrics.serve(Path(options.out), options.metrics)
+    try:
+        yield
+    finally:
+        metrics.close(server)
+
+
+def _finish(found: Iterable[Check]) -> None:
+    """Print checks as they are done; a RunError if one failed."""
+    failed = 0
+    for each in found:
+        print(f"{'ok   ' if each.good else 'FAILS'}  {each.what}: {each.told}", flush=True)
+        failed += not each.good
+    if failed:
+        raise RunError(f"{failed} check{'s' * (failed > 1)} failed")
 
 
 def _one_of(options: argparse.Namespace) -> None:
@@ -96,6 +147,10 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="", help="to train on (default: what the server says)")
     parser.add_argument("--insecure", action="store_true", help="no encryption, and trust any server")
     parser.add_argument("--name", default="", help="with --insecure: the site's name")
+    _log_arguments(parser)
+    parser.add_argument(
+        "--check", action="store_true", help="check key, server, images, disk and a training step, then end"
+    )
     parser.add_argument(
         "--trust",
         action="store_true",
@@ -115,7 +170,6 @@ def _client(options: argparse.Namespace) -> None:
     name = private_key(certs).stem if certs else options.name
     check_name(name)
     state = Path(options.state) if options.state else home() / "sites" / name
-    _tell(f"{name}: {_count(Path(options.data)):,} images in {options.data}; memory in {state}")
     site = Site(
         options.server,
         Path(options.data),
@@ -126,11 +180,18 @@ def _client(options: argparse.Namespace) -> None:
         options.device,
         options.trust,
     )
-    with stop_on_signal("stopped", _tell):
-        client(site, _tell)
+    tell = _output(options)
+    if options.check:
+        from fedssl.commands.checks import check_client
+
+        _finish(check_client(site))
+        return
+    tell(f"{name}: {_count(site.data, tell):,} images in {options.data}; memory in {state}")
+    with stop_on_signal("stopped", tell):
+        client(site, tell)
 
 
-def _count(data: Path) -> int:
+def _count(data: Path, tell: Output) -> int:
     """How many images there are, without decoding them; errors show before anything is started."""
     from fedssl.data.folder import load as load_folder
     from fedssl.data.npz import load as load_npz
@@ -139,7 +200,7 @@ def _count(data: Path) -> int:
     config = DataConfig(name="folder", root=str(data), size=1)
     images, _ = load_npz(config) if data.suffix == ".npz" else load_folder(config)
     for warning in images.warnings:
-        _tell(f"warning: {warning}")
+        tell(warning, "warning")
     return len(images)
 
 

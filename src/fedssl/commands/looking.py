@@ -146,8 +146,31 @@ def _audit_log(options: argparse.Namespace) -> None:
     print(f"last hash: {found.head}")
 
 
+# --- status ---------------------------------------------------------------------------------------
+
+
+def _status_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="the run's folder")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _status(options: argparse.Namespace) -> None:
+    import json
+
+    from rich.console import Console
+
+    from fedssl.report.status import status_of, status_table
+
+    status = status_of(options.run)
+    if options.json:
+        print(json.dumps(status.to_dict(), indent=1))
+    else:
+        Console(highlight=False).print(status_table(status))
+
+
 COMMANDS = {
     "audit-log": Command("check the audit log of a run", _audit_log_arguments, _audit_log),
     "report": Command("write an HTML page about one run, or comparing several", _report_arguments, _report),
+    "status": Command("show how far a run is, and each client or site", _status_arguments, _status),
     "watch": Command("show the page of a run while it goes on", _watch_arguments, _watch),
 }

@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -86,6 +87,12 @@ class Listing:
             domain=None if self.domain is None else self.domain[index],
             attributes=None if self.attributes is None else self.attributes[index],
         )
+
+
+def count_unreadable(notes: Iterable[str]) -> int:
+    """How many images `decode` has left out, by its warnings."""
+    found = (re.search(r": (\d+) of \d+ images left out: ", note) for note in notes)
+    return sum(int(match.group(1)) for match in found if match)
 
 
 def decode(listing: Listing, memory_mb: int, progress: Progress | None = None) -> ImageSet:

@@ -218,7 +218,9 @@ def test_a_node_that_goes_and_returns_costs_its_own_rounds(tmp_path):
     out = tmp_path / "grid"
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=4, **{"participation.min_clients": 2})
     run_with(Returning(found), config, out)
-    assert failures(out) == [(2, 1, "no answer: the node is not available")]
+    ((round, client, reason),) = failures(out)
+    assert (round, client) == (2, 1)
+    assert reason.startswith("lost: the site did not fetch its task")
     took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
     assert took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
 
@@ -299,8 +301,8 @@ def test_a_stranger_is_left_out_by_name(tmp_path):
     notes = run_with(
         FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1), tmp_path / "grid"
     )
-    assert any("'site-9' is none of this run's clients" in said for said in notes.said)
-    assert any("'evil' is none of this run's clients" in said for said in notes.said)
+    assert any("'site-9' is not a client of this run" in said for said in notes.said)
+    assert any("'evil' is not a client of this run" in said for said in notes.said)
     assert len(fedssl.Run(tmp_path / "grid").metrics[0]["clients"]) == 3
 
 
@@ -476,7 +478,7 @@ def test_a_node_that_leaves_before_it_can_be_asked_costs_its_round(tmp_path, ove
     (line,) = fedssl.Run(out).metrics
     assert {client["client"] for client in line["clients"]} == {0, 2}
     assert failures(out) == [(1, 1, "its node has left")]
-    assert "client 1 has not got the result: its node has left" in notes.said
+    assert "client 1 did not get the result: its node has left" in notes.said
 
 
 def test_clients_that_scale_their_own_layers_do_so_at_sites_too(tmp_path):
@@ -582,7 +584,7 @@ def test_a_site_without_images_says_so_at_both_ends_and_the_others_go_on(tmp_pat
     ((_, client, reason),) = failures(tmp_path / "grid")
     assert client == 1
     assert said in reason
-    assert f"round 1 without this site: {reason}" in caplog.text
+    assert f"round 1: this site was left out: {reason}" in caplog.text
     assert len(fedssl.Run(tmp_path / "grid").metrics[0]["clients"]) == 2
 
 

@@ -17,6 +17,7 @@ from fedssl.config import load
 from fedssl.engines.flower import launch
 from fedssl.engines.flower.certs import make_certs
 from fedssl.engines.flower.home import Home
+from fedssl.engines.flower.journal import Output
 from fedssl.engines.flower.launch import Place, open_run, server_defaults
 from fedssl.errors import ConfigError
 from fedssl.rundir import RunDir
@@ -47,7 +48,7 @@ def test_sites_keep_their_numbers_when_others_come(tmp_path):
 
 def test_another_config_is_another_run(tmp_path):
     open_run(tmp_path / "run", config(), ["a"])
-    with pytest.raises(ConfigError, match="holds a run with another config"):
+    with pytest.raises(ConfigError, match=r"holds a run with another config \(rounds: 3 → 99\)"):
         open_run(tmp_path / "run", config(rounds=99), ["a"])
 
 
@@ -163,22 +164,22 @@ def test_a_client_tries_for_ever_but_less_and_less_often(tmp_path, monkeypatch):
         if len(waits) == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch.Home, "start", lambda *_: Ended())
+    monkeypatch.setattr(launch.Home, "start", lambda *_, **__: Ended())
     monkeypatch.setattr(launch.time, "sleep", sleep)
     said = []
     with pytest.raises(KeyboardInterrupt):
-        launch.client(a_site(tmp_path), said.append)
+        launch.client(a_site(tmp_path), Output(write=said.append))
     assert waits == [5, 10, 20, 40, 60, 60]
-    assert said[0] == "no connection to localhost:1 (exit code 1): trying again in 5 s"
+    assert said[0].endswith("WARNING  no connection to localhost:1 (exit code 1): trying again in 5 s")
 
 
 def test_a_site_without_tls_is_refused_also_by_a_server_that_comes_later(tmp_path, monkeypatch):
     tls = iter([False, True])
     monkeypatch.setattr(launch, "speaks_tls", lambda server: next(tls))
-    monkeypatch.setattr(launch.Home, "start", lambda *_: Ended())
+    monkeypatch.setattr(launch.Home, "start", lambda *_, **__: Ended())
     monkeypatch.setattr(launch.time, "sleep", lambda seconds: None)
     with pytest.raises(ConfigError, match="refused: localhost:1 speaks TLS only"):
-        launch.client(a_site(tmp_path), lambda text: None)
+        launch.client(a_site(tmp_path), Output(write=lambda text: None))
 
 
 def test_a_service_manager_stops_things_in_order():

@@ -170,11 +170,14 @@ def check_refusals(sites, server, stranger, plain):
     assert "has shape (1,), not" in refused[2, 3]
     assert "global norms from the global model: participation.max_change is 10" in refused[3, 3]
     for reason in (refused[1, 3], refused[2, 3], refused[3, 3]):
-        assert f"client 3 left out: {reason}" in server.said()
+        assert f"site-3 left out: {reason}" in server.said()
     log = (sites.run / "flower" / "superlink.log").read_text()
     assert "No SuperNode found with the given public key" in log
     assert "refused 127.0.0.1" in log
-    assert "Failed to initialize the connection to the SuperLink" in stranger.said()
+    assert "no connection to localhost" in stranger.said()
+    flowers = (sites.state("stranger") / "flower" / "supernode.log").read_text(errors="replace")
+    assert "Failed to initialize the connection to the SuperLink" in flowers
+    assert not any("Traceback" in process.said() for process in (server, stranger))
     sites.wait(lambda: plain.popen.poll() is not None, "a site without TLS should be refused")
     assert "speaks TLS only" in plain.said()
     assert not (sites.state("stranger") / "runs").exists()

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 
 from fedssl.allocator import keep_freed_memory
 from fedssl.engines.flower import messages
+from fedssl.engines.flower.journal import emit
 from fedssl.openmp import sleep_when_busy
 
 if TYPE_CHECKING:
@@ -43,10 +44,30 @@ def introduce(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Receive, train, upload."""
     text = messages.read_text(message.content, longest=1 << 24)
-    outcome = work(text, messages.read_tensors(message.content), context.node_config)
-    if outcome.failure:
-        log.warning("round %s without this site: %s", text["round"], outcome.failure)
-    return Message(messages.reply(outcome, text["config"]["wire"]["dtype"]), reply_to=message)
+    tensors = messages.read_tensors(message.content)
+    outcome = work(text, tensors, context.node_config)
+    reply = messages.reply(outcome, text["config"]["wire"]["dtype"])
+    if "data" in context.node_config:
+        report_round(text, outcome, sum(map(len, tensors)), sum(map(len, messages.read_tensors(reply))))
+    return Message(reply, reply_to=message)
+
+
+def report_round(text: Mapping[str, Any], outcome: Outcome, received: int, sent: int) -> None:
+    """One line of the site's log."""
+    number = int(text["round"])
+    if outcome.failure or outcome.upload is None:
+        emit("failed", "warning", who=f"round {number}: this site was", reason=outcome.failure)
+        return
+    emit(
+        "round",
+        round=number,
+        rounds=text["config"].get("rounds", number),
+        images=outcome.upload.num_samples,
+        seconds=outcome.seconds,
+        loss=outcome.upload.loss,
+        received=received,
+        sent=sent,
+    )
 
 
 @app.query("secure")
@@ -75,10 +96,11 @@ def keep(message: Message, context: Context) -> Message:
 
     text = messages.read_text(message.content, longest=1 << 24)
     try:
-        write_encoder(text, messages.read_tensors(message.content), context.node_config)
+        folder = write_encoder(text, messages.read_tensors(message.content), context.node_config)
+        emit("result", text=f"the run is complete; wrote {folder}/encoder.safetensors")
         outcome = Outcome(text["client"])
     except FedsslError as error:
-        log.warning("the encoder was not written: %s", error)
+        emit("note", "warning", text=f"the encoder was not written: {error}")
         outcome = Outcome(text["client"], failure=str(error))
     return Message(messages.reply(outcome, "float32"), reply_to=message)
 
@@ -90,14 +112,44 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
     from fedssl.errors import FedsslError
 
     try:
+        check_versions(text.get("versions", {}))
         runner, task = prepare(text, tensors, node)
+        unreadable = report_images(runner, run_folder(text, node)) if "data" in node else 0
         with keep_freed_memory(), sleep_when_busy():
             outcome = runner.run(task)
     except (FedsslError, WireError) as error:
         return Outcome(text["client"], failure=str(error))
     if outcome.upload is not None and task.memory_round != text["memory_round"]:
         outcome.upload.values["memory_lost"] = 1
+    if outcome.upload is not None and unreadable:
+        outcome.upload.values["unreadable"] = unreadable
     return outcome
+
+
+def check_versions(theirs: Mapping[str, str]) -> None:
+    """A RunError that names both versions, where the server has others than this site."""
+    from fedssl.engines.flower.versions import versions
+    from fedssl.errors import RunError
+
+    for name, mine in versions().items():
+        if theirs.get(name, mine) != mine:
+            raise RunError(
+                f"this site has {name} {mine}, and the server has {theirs[name]}: install the same version"
+            )
+
+
+def report_images(runner: ClientRunner, folder: Path) -> int:
+    """Name images that are left out, once for a run; how many they are."""
+    from fedssl.data.cache import count_unreadable
+    from fedssl.storage import write_text
+
+    warnings, known = runner.federation.train.warnings, folder / "warnings.txt"
+    said = "\n".join(warnings)
+    if said and (not known.exists() or known.read_text(encoding="utf-8") != said):
+        for warning in warnings:
+            emit("images", "warning", text=warning)
+        write_text(known, said)
+    return count_unreadable(warnings)
 
 
 def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> tuple[ClientRunner, Task]:
@@ -180,7 +232,8 @@ def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
     return Path(str(node["state"])) / "runs" / run
 
 
-def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> None:
+def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> Path:
+    """Write the encoder that this site uses into its state folder, which is returned."""
     from fedssl.models.adapters import merged_state
     from fedssl.models.describe import describe_with_input
     from fedssl.rundir import RunDir
@@ -189,7 +242,8 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
     config, images = runner.config, runner.federation.train
     module = config.method.personal_encoder(runner.receive(task))
     encoder = config.objective.encoder(config, images.size, images.channels)
-    RunDir(run_folder(text, node)).write_encoder(
+    folder = run_folder(text, node)
+    RunDir(folder).write_encoder(
         {name: value.detach().cpu() for name, value in merged_state(module).items()},
         describe_with_input(
             encoder,
@@ -202,3 +256,4 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
         )
         | {"trained": f"client {task.client}"},
     )
+    return folder

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedssl.engines.flower.journal import VARIABLE
 from fedssl.errors import RunError
 from fedssl.storage import private_folder, write_private, write_toml
 
@@ -35,6 +36,7 @@ class Home:
             **os.environ,
             "PATH": os.pathsep.join((programs, os.environ.get("PATH", ""))),
             "FLWR_HOME": str(self.folder),
+            VARIABLE: "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         }
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -14,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedssl.config import Config, load
+from fedssl.config import Config, flatten, load
 from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower.engine import SERVER_DEFAULTS, Flower, needs_flower
 from fedssl.engines.flower.home import CONNECTION, Home
+from fedssl.engines.flower.journal import Output
 from fedssl.engines.flower.sites import read_keys, register, watching
 from fedssl.engines.wire import MEGABYTE
 from fedssl.errors import ConfigError, RunError
@@ -29,6 +31,9 @@ APP = Path(__file__).parent / "app"
 START = 300.0  # seconds that a SuperLink may take to start
 FREE = 60.0  # seconds that a port may be taken by a server that is about to end
 TRIES = 3  # times that a run is begun which Flower ends though nothing in it failed
+CONNECTED = "SuperNode ID:"  # what Flower's log says of a site that the server has accepted
+LONGEST_LOG = 10 << 20  # bytes of Flower's log at a site; then it starts again
+LOOK = 0.3  # seconds between two looks at it
 RETRY = (5.0, 60.0)  # seconds before a client tries again: first, and at most
 
 Tell = Callable[[str], None]
@@ -95,7 +100,7 @@ def server(
     overrides: Mapping[str, Any],
     place: Place,
     sites: list[str],
-    tell: Tell,
+    tell: Output,
 ) -> None:
     """Run until the run is complete; after a stop, the same command goes on where it was."""
     needs_flower()
@@ -141,10 +146,19 @@ def open_run(out: Path, config: Config, sites: list[str]) -> RunDir:
     numbered = [*stored.engine.sites, *(name for name in sites if name not in stored.engine.sites)]
     if with_sites(config, numbered) != with_sites(stored, numbered):
         raise ConfigError(
-            f"{out} holds a run with another config: see its config.toml, or choose another --out"
+            f"{out} holds a run with another config ({differences(stored, config)}): "
+            "use the same config, or choose another --out"
         )
     directory.write_config(with_sites(stored, numbered))
     return directory
+
+
+def differences(stored: Config, given: Config) -> str:
+    """The keys that differ, with the value of the run and the one that was given."""
+    old, new = dict(flatten(stored.to_dict())), dict(flatten(given.to_dict()))
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    shown = [f"{key}: {old.get(key)} → {new.get(key)}" for key in keys if key != "engine.sites"]
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 def with_sites(config: Config, sites: list[str]) -> Config:
@@ -207,7 +221,7 @@ def start(home: Home, directory: RunDir) -> str:
     return run
 
 
-def run_to_end(home: Home, directory: RunDir, tell: Tell) -> None:
+def run_to_end(home: Home, directory: RunDir, tell: Output) -> None:
     """Begin the run and follow it to its end.
 
     What a killed server leaves behind may take up the new run just before it ends, too, and then Flower calls
@@ -225,7 +239,7 @@ def run_to_end(home: Home, directory: RunDir, tell: Tell) -> None:
     raise RunError(f"{said}; the same command goes on from the last round")
 
 
-def follow(home: Home, run: str, directory: RunDir, tell: Tell) -> str | None:
+def follow(home: Home, run: str, directory: RunDir, tell: Output) -> str | None:
     """Show what the run says until it has ended; how Flower calls that, if there is no result."""
     shown = 0
     while True:
@@ -234,7 +248,7 @@ def follow(home: Home, run: str, directory: RunDir, tell: Tell) -> str | None:
         try:
             for number, line in enumerate(stream.stdout):
                 if number >= shown:
-                    tell(line.rstrip("\n"))
+                    tell.line(line)
                     shown = number + 1
         finally:
             stream.kill()
@@ -276,7 +290,7 @@ def private_key(certs: Path) -> Path:
     return private(keys[0])
 
 
-def client(site: Site, tell: Tell) -> None:
+def client(site: Site, tell: Output) -> None:
     """Take part in whatever the server runs, until somebody stops it."""
     needs_flower()
     words = site.words()
@@ -287,7 +301,7 @@ def client(site: Site, tell: Tell) -> None:
     node = {"data": str(site.data.resolve()), "state": str(site.state.resolve()), "name": site.name}
     settings = home.folder / "node.toml"
     write_toml(settings, {**node, "threads": site.threads, "device": site.device, "trust": site.trust})
-    delay = RETRY[0]
+    delay, log = RETRY[0], home.folder / "supernode.log"
     while True:
         if site.certs is None and speaks_tls(site.server):
             raise ConfigError(f"refused: {site.server} speaks TLS only; give --certs FOLDER, not --insecure")
@@ -297,17 +311,62 @@ def client(site: Site, tell: Tell) -> None:
             *("--superlink", site.server, "--host", "127.0.0.1", "--port", str(free_port())),
             *("--node-config", str(settings)),
             *words,
+            log=fresh(log),
         )
         try:
-            code = process.wait()
+            with lines_of(log, lambda line: _show_line(line, site, tell)):
+                code = process.wait()
         finally:
             process.terminate()
             process.wait()
         if time.monotonic() - began > RETRY[1]:
             delay = RETRY[0]
-        tell(f"no connection to {site.server} (exit code {code}): trying again in {delay:.0f} s")
+        tell(f"no connection to {site.server} (exit code {code}): trying again in {delay:.0f} s", "warning")
         time.sleep(delay)
         delay = min(2 * delay, RETRY[1])
+
+
+def _show_line(line: str, site: Site, tell: Output) -> None:
+    tell.line(line)
+    if CONNECTED in line:
+        tell(f"connected to {site.server} as {site.name}: waiting for the server")
+
+
+def fresh(log: Path) -> Path:
+    """The log, started again where it has become long."""
+    if log.exists() and log.stat().st_size > LONGEST_LOG:
+        log.unlink()
+    return log
+
+
+@contextmanager
+def lines_of(log: Path, show: Callable[[str], None]) -> Iterator[None]:
+    """Call `show` with every line that is written to a file meanwhile."""
+    start, stop = log.stat().st_size if log.exists() else 0, threading.Event()
+
+    def read() -> None:
+        place, rest = start, ""
+        while True:
+            last = stop.is_set()
+            if log.exists():
+                with open(log, encoding="utf-8", errors="replace") as file:
+                    file.seek(place)
+                    rest += file.read()
+                    place = file.tell()
+            *lines, rest = rest.split("\n")
+            for line in lines:
+                show(line)
+            if last:
+                return
+            stop.wait(LOOK)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        reader.join()
 
 
 def speaks_tls(server: str) -> bool:

@@ -18,6 +18,7 @@ from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
 from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
+from fedssl.engines.flower.versions import versions
 from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
 from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
 from fedssl.engines.runner import ClientRunner
@@ -79,7 +80,11 @@ class GridClients:
         self._unanswered: dict[str, Node] = {}  # by message: asked in an earlier round
         self._config = config.to_dict()
         self.longest = self._longest_upload()
-        self._about: dict[str, Any] = {"clients": federation.clients, "config": self._config}
+        self._about: dict[str, Any] = {
+            "clients": federation.clients,
+            "config": self._config,
+            "versions": versions(),
+        }
         self._scratch: Scratch | None = None
         if self.at_sites:
             self._about["run"] = run_name(runner.memories.folder)

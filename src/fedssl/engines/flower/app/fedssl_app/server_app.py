@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from flwr.app import Context
@@ -10,8 +11,10 @@ from flwr.serverapp import Grid, ServerApp
 from fedssl.api import all_listeners
 from fedssl.config import load, parse_overrides
 from fedssl.engines.flower.engine import Flower, own_threads
+from fedssl.engines.flower.journal import VARIABLE
 from fedssl.errors import ConfigError, FedsslError
 from fedssl.experiment import Experiment, free_path
+from fedssl.report.journal import JournalListener
 from fedssl.rundir import RunDir
 from fedssl.storage import write_text
 from fedssl.trust import trusting
@@ -35,7 +38,9 @@ def open_run(run: str, config: str, overrides: str) -> RunDir:
 
 def serve(grid: Grid, directory: RunDir) -> None:
     """The whole run, with the grid's nodes as clients."""
-    listener = all_listeners(quiet=False)
+    # Under `fedssl server` events are printed there.
+    journal = bool(os.environ.get(VARIABLE))
+    listener = all_listeners(quiet=journal, own=[JournalListener()] if journal else [])
     if directory.result_file.exists():
         listener.note(f"{directory.path} has finished already")
         return

@@ -1,0 +1,63 @@
+"""A run at a server of sites, as events: `fedssl server` prints them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedssl.engines.flower.journal import emit
+from fedssl.listener import Listener, RunInfo
+
+
+class JournalListener(Listener):
+    """Reports rounds, failures and notes, with the names of sites."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._sites: tuple[str, ...] = ()
+
+    def started(self, info: RunInfo) -> None:
+        config = info.config
+        self._rounds, self._sites = config.rounds, tuple(getattr(config.engine, "sites", ()))
+        for warning in info.warnings:
+            emit("note", "warning", text=warning)
+        begun = f", resumed after round {info.start}" if info.start else ""
+        emit(
+            "note",
+            text=f"{config.objective.name} with {config.method.name}, {config.rounds} rounds, "
+            f"{len(self._sites)} sites ({', '.join(self._sites)}), "
+            f"{info.shared_parameters:,} numbers shared per site and round{begun}",
+        )
+
+    def round(self, line: dict[str, Any]) -> None:
+        clients = line["clients"]
+        emit(
+            "round",
+            round=line["round"],
+            rounds=self._rounds,
+            sites=len(clients),
+            of=len(self._sites),
+            images=sum(client["images"] for client in clients),
+            seconds=line["seconds"],
+            **({"loss": line["loss"]} if "loss" in line else {}),
+            **({"knn": line["probe"]["knn"]} if "knn" in line.get("probe", {}) else {}),
+            **({"received": line["bytes_up"], "sent": line["bytes_down"]} if "bytes_up" in line else {}),
+        )
+        for failure in line["failed"]:
+            emit("failed", "warning", who=self._name(failure["client"]), reason=failure["reason"])
+        for client in clients:
+            if client.get("unreadable"):
+                text = f"{self._name(client['client'])}: {client['unreadable']:.0f} images cannot be read"
+                emit("note", "warning", text=text)
+
+    def note(self, text: str) -> None:
+        emit("note", text=text)
+
+    def finished(self, result: dict[str, Any], path: Path) -> None:
+        for probe in result["probes"]:
+            accuracy, before = probe["accuracy"], probe["untrained"]
+            emit("note", text=f"{probe['protocol']} probe: {accuracy:.1%} (untrained encoder: {before:.1%})")
+        emit("note", text=f"finished after {result['rounds']} rounds; wrote {path}/encoder.safetensors")
+
+    def _name(self, client: int) -> str:
+        return self._sites[client] if client < len(self._sites) else f"client {client}"
