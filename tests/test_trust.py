@@ -150,9 +150,7 @@ def test_python_asks_in_the_same_way(received: Path) -> None:
     assert cli.main(["eval", str(received)]) == 1  # no checkpoint yet; the code is this process's by now
 
 
-def test_a_module_of_a_package_without_init_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_of_a_package_without_init_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     file = tmp_path / "outer" / "inner" / "deep.py"
     file.touch()

@@ -87,7 +87,9 @@ class Rounds:
         config = self.config.model_copy(update={"aggregation": rule})
         self.runner.config = config
         engine = InProcess(self.runner)
-        loop = RoundLoop(config, self.runner.model, self.federation, engine, self.memories, self.runner.guard())
+        loop = RoundLoop(
+            config, self.runner.model, self.federation, engine, self.memories, self.runner.guard()
+        )
         loop.memory_rounds = dict(self.memory_rounds)
         after, report = loop.round(server, number)
         assert not [outcome.failure for outcome in report.outcomes if outcome.failure]

@@ -79,6 +79,8 @@ def test_what_a_processor_can_do_is_what_the_system_says() -> None:
 
 def test_a_processor_that_would_be_slower_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedssl.engines.runner.multiplies_bf16", lambda: False)
-    with pytest.raises(ConfigError, match=r"train\.precision=bf16: this processor has no instructions for bfloat16"):
+    with pytest.raises(
+        ConfigError, match=r"train\.precision=bf16: this processor has no instructions for bfloat16"
+    ):
         trained(tmp_path, "bf16")
     assert not list(tmp_path.iterdir())

@@ -73,7 +73,9 @@ def _tensors(state: State, expected: Mapping[str, Tensor], variances: Collection
         elif not (math.isfinite(low) and math.isfinite(high)):
             return f"{name} is not finite"
         elif max(-low, high) > LARGEST:
-            return f"{name} has values up to {max(-low, high):.3g}: training has diverged, or they were made up"
+            return (
+                f"{name} has values up to {max(-low, high):.3g}: training has diverged, or they were made up"
+            )
         elif low < 0 and name in variances:
             return f"{name} has a negative variance, {low:.3g}"
     return ""
