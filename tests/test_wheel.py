@@ -61,7 +61,7 @@ def test_contains_the_package_and_the_recipes_and_nothing_else(wheel: Path) -> N
         contents = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = {f"fedssl/{name}" for name in files_below(ROOT / "src" / "fedssl")}
     recipes = {f"fedssl/recipes/{name}" for name in files_below(ROOT / "recipes")}
-    assert contents == package | recipes
+    assert contents == package | recipes | {"fedssl/fedssl.schema.json"}
     assert "fedssl/py.typed" in contents
     assert "fedssl/recipes/fedema-table1.toml" in contents
     assert any(name.endswith("assets/page.html") for name in contents)

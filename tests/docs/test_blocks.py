@@ -26,6 +26,7 @@ from PIL import Image
 import fedssl
 from fedssl import cli
 from fedssl.commands import help, keys
+from fedssl.commands.comparing import comparison_of
 from fedssl.config import Config, load, parse_overrides
 from fedssl.errors import FedsslError
 from fedssl.evaluation import PROTOCOLS
@@ -33,6 +34,7 @@ from fedssl.generative.use import USES
 from fedssl.options import build
 from fedssl.papers import recipe as recipes
 from fedssl.tables.cells import values_of
+from fedssl.tables.compare import from_file
 from tests.docs.pages import FILES, ROOT, SHELL, Block, Command, blocks, commands, inline
 
 # Things that a page says the reader has, by what they are here (see `stock`).
@@ -77,6 +79,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("*", "make"): "installs an environment or runs all tests",
     ("*", "pip install"): "needs a package index",
     ("*", "fedssl reproduce"): "many runs; tests/papers runs recipes at scale smoke",
+    ("*", "fedssl compare"): "many runs; tests/tables/test_compare.py runs small ones",
     ("data.md", "fedssl run data.name=omniglot"): "needs Omniglot; tests/data/test_natural.py",
     ("decentralized.md", "fedssl eval RUN --protocol det"): "minutes; tests/evaluation/test_detection.py",
     ("*", "fedssl run method.name=featarc"): "the full width; tests/methods/test_featarc.py",
@@ -230,7 +233,10 @@ def validate(block: Block) -> None:
     if "row" in values:
         file = Path(block.file or "shown.toml")
         file.write_text(block.text, encoding="utf-8")
-        recipes.load(f"./{file}")
+        if "seeds" in values:  # a comparison
+            from_file(file).table()
+        else:
+            recipes.load(f"./{file}")
     else:
         load(values)
 
@@ -269,6 +275,8 @@ def check_fedssl(command: Command) -> None:
         build(USES.get(options.what), {"name": options.what, **parse_overrides(options.options)}, "options")
     elif name == "list":
         assert options.kind is None or options.kind in keys.LISTS, command.where
+    elif name == "compare":
+        comparison_of(options).table()
     elif name == "reproduce":
         overrides = [word for word in options.words if "=" in word]
         for asked in set(options.words) - set(overrides):

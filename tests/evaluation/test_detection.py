@@ -337,7 +337,7 @@ def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
     assert found["images"] == "cells: 4 labelled of 4 train, 2 test"
     assert "mask" not in found
     assert "mask" not in found["untrained"]
-    with pytest.raises(DataError, match=r"detection\.root='nowhere_train\.npz' is none"):
+    with pytest.raises(DataError, match=r"detection\.root='nowhere_train\.npz' does not exist"):
         run.probe("detection", **{"detection.data": "npz", "detection.root": "nowhere_train.npz"})
 
 

@@ -65,9 +65,9 @@ def test_what_cannot_be_scored() -> None:
         score(torch.tensor([0, 1]), torch.tensor([0, 1, 1]), ("a", "b"))
     with pytest.raises(DataError):
         score(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64), ("a",))
-    with pytest.raises(DataError, match="prediction 2 is none of the 2 classes"):
+    with pytest.raises(DataError, match="prediction 2 is outside the 2 classes"):
         score(torch.tensor([2, 1]), torch.tensor([0, 1]), ("a", "b"))
-    with pytest.raises(DataError, match="label -1 is none of the 2 classes"):
+    with pytest.raises(DataError, match="label -1 is outside the 2 classes"):
         score(torch.tensor([0, 1]), torch.tensor([-1, 1]), ("a", "b"))
 
 

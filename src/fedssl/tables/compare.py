@@ -66,8 +66,10 @@ class Comparison:
         """The comparison as a table of runs.
 
         Raises:
-            ConfigError: there is nothing to compare, or a name is taken twice.
+            ConfigError: there is nothing to compare, a name is taken twice, or a key is the seed.
         """
+        if any("seed" in keys for keys in (self.base, self.sweep, self.across)):
+            raise ConfigError("seed is not a key to compare: choose seeds with --first-seed and --seeds")
         named = self.rows or [Row(name="")]
         rows = [
             Row(name=_join(row.name, name), config=_merge(row.config, nested(keys)), measure=row.measure)
