@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint docs bench clean
+.PHONY: help install demo test lint docs results bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ lint: install ## ruff and mypy
 
 docs: install ## the documentation as a site in ./site, built without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+results: install ## fill the generated tables and pictures of README and docs from docs/results/cells
+	$(BIN)/python -m fedssl.papers.pages
 
 bench: install ## speed, against peers and limits in the same run, into docs/results/speed.md (an hour)
 	$(BIN)/python benchmarks/collect.py

@@ -24,6 +24,7 @@ class Change(NamedTuple):
 
 # Raised by hand: append a change here whenever code alters the bits of a run, and name the runs it affects.
 # Stored results of those runs are then shown as stale, and `fedssl reproduce` trains them again.
+_SCALED = "where a rule scales weights, BatchNorm's statistics are recalibrated before probes"
 _PADPAF = "the networks, label maps and drawn labels of PaDPaF now follow its authors' code"
 CHANGES: Sequence[Change] = (
     Change(2, {"objective.name": "gan"}, _PADPAF),
@@ -32,6 +33,15 @@ CHANGES: Sequence[Change] = (
     Change(2, {"data.name": "simpson"}, "every seed has points of its own"),
     Change(2, {"data.name": "simpson-cluttered"}, "every seed has points of its own"),
     Change(2, {"partition.scheme": "label-drop"}, "partition.balanced is off unless it is asked for"),
+    Change(2, {"aggregation.name": "m-dawa"}, _SCALED),
+    Change(2, {"aggregation.name": "l-dawa"}, _SCALED),
+    Change(2, {"aggregation.name": "l-dawa-fedavg"}, _SCALED),
+    Change(2, {"aggregation.name": "l-dawa-loss"}, _SCALED),
+    Change(
+        2,
+        {"method.name": "fedema", "method.divergence": "reference-code"},
+        "divergence=reference-code leaves out shortcuts, as the authors' code does",
+    ),
 )
 NUMERICS = max((change.version for change in CHANGES), default=1)
 

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -191,7 +192,7 @@ def test_a_changed_config_is_shown_as_stale_and_trained_again(
     text = page(tmp_path)
     assert "| BYOL              | stale" in text
     lr = load_config({"objective": "byol"}).train.lr
-    assert f"- BYOL · iid: train.lr was {lr}, is 0.5 (seeds 0, 1)" in text
+    assert f"- train.lr was {lr}, is 0.5: BYOL · iid (seeds 0, 1), BYOL · skewed (seeds 0, 1)" in text
     assert "| 0 of 2: seeds 0, 1 stale " in text
     run(changed, tmp_path, name="again")
     assert len(training.trained) == 8 + 4
@@ -231,7 +232,7 @@ def test_a_change_of_the_numerics_makes_the_runs_it_names_stale(
     )
     results = shown(small, tmp_path)
     assert {outcome.cell.row for outcome in results.outcomes} == {"SimCLR"}
-    assert "- BYOL · iid: BYOL's target is updated after the step (seeds 0, 1)" in page(tmp_path)
+    assert "- BYOL's target is updated after the step: BYOL · iid (seeds 0, 1)" in page(tmp_path)
 
 
 def test_changes_of_the_numerics() -> None:
@@ -283,11 +284,35 @@ def test_published_means_are_marked_and_judged_by_the_t_test(small: Recipe, tmp_
     # t = 5 / (0.5 / √3) = 17.3 with 2 degrees of freedom: p = 0.0033, twice that after Holm's correction.
     assert (iid.verdict.word, iid.verdict.n, iid.published) == ("held", 3, True)
     assert iid.verdict.p == pytest.approx(0.0033, abs=1e-4)
-    assert (skewed.verdict.word, skewed.verdict.n) == ("undecided", 0)  # its difference was not published
+    # Its difference was not published: the mean is 45 − 40, the standard deviation at most 1 + 1.
+    # t = 5 / (2 / √3) = 4.33: p = 0.0494.
+    assert (skewed.verdict.mean, skewed.verdict.spread, skewed.bounded) == (5.0, 2.0, True)
+    assert skewed.verdict.p == pytest.approx(0.0494, abs=1e-4)
     text = page(tmp_path)
     assert "| BYOL              | 45.00 ± 1.00 (3)† | 80.00 |" in text
     assert "| untrained encoder | 30.00 ± 0.50 (3)† |" in text
     assert "only mean and standard deviation are known" in text
+    assert "| +5.00 ± at most 2.00 |" in text
+    assert "| 3‡  |" in text
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_spread_of_a_difference_is_at_most_the_sum_of_spreads(seed: int) -> None:
+    """What the verdict on unpublished differences relies on."""
+    better, worse = np.random.default_rng(seed).normal(0, 1, (2, 3))
+    bound = np.std(better, ddof=1) + np.std(worse, ddof=1)
+    assert np.std(better - worse, ddof=1) <= bound
+    opposite = -2.0 * better + 7.0  # reached where one side is large when the other is small
+    assert np.std(better - opposite, ddof=1) == pytest.approx(3 * np.std(better, ddof=1))
+
+
+def test_means_of_different_numbers_of_seeds_are_not_compared(small: Recipe, tmp_path: Path) -> None:
+    published(small, tmp_path)
+    file = tmp_path / "cells" / "mine.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[0]["numbers"][0]["n"] = 5
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [judged.verdict.n for judged in shown(small, tmp_path, seeds=3).orderings()] == [0, 3]
 
 
 def test_measured_seeds_replace_published_means(
@@ -305,7 +330,8 @@ def test_a_flawed_result_is_shown_and_not_used(small: Recipe, tmp_path: Path) ->
     results = shown(small, tmp_path, seeds=3)
     assert not results.means
     assert not any(judged.verdict.n for judged in results.orderings())
-    assert "- BYOL · iid (was 45.00 ± 1.00 (3)†): the generator had diverged" in page(tmp_path)
+    line = "- the generator had diverged: SimCLR · iid (was 40.00 ± 1.00 (3)†), SimCLR · skewed"
+    assert line in page(tmp_path)
 
 
 # --- several writers ------------------------------------------------------------------------------

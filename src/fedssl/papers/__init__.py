@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,11 @@ from fedssl.errors import ConfigError, did_you_mean
 from fedssl.papers.recipe import SCALES, Recipe, Scale, load, titles
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedssl.tables.campaign import Campaign
     from fedssl.tables.results import Results
+    from fedssl.tables.table import Table
 
 __all__ = ["reproduce"]
 
@@ -32,7 +37,7 @@ def reproduce(
     """Run what is missing of recipes, and write OUT/RECIPE-SCALE.md, .json and .png.
 
     Args:
-        tables: the recipes; none: all of them that have the scale.
+        tables: the recipes; none: all of them that have the scale, or with `stored` any result there.
         scale: smoke, mini, midi or paper.
         seeds: how many seeds; None: three, or with `stored` as many as there are.
         first_seed: the first of them; from 1000 on, the results are labelled as tuning.
@@ -59,8 +64,6 @@ def reproduce(
 
     archive = open_archive(store, recipes, at, first_seed, given, needed=stored)
     chosen = [recipe.at(at) for recipe in recipes]
-    if stored and archive is not None and seeds is None:
-        first_seed, seeds = archive.range_of_seeds(chosen)
     campaign = Campaign(
         chosen,
         3 if seeds is None else seeds,
@@ -74,12 +77,24 @@ def reproduce(
         draw,
     )
     console = Console(highlight=False, soft_wrap=True)
-    if stored:
-        return campaign.show(console)
+    if stored and archive is not None:
+        if not tables:
+            known = archive.store.tables()
+            chosen = [table for table in chosen if (table.name, table.scale) in known]
+        return [results for table in chosen for results in _show(campaign, table, seeds, console)]
     if dry_run:
         campaign.estimate(console)
         return []
     return campaign.run(console)
+
+
+def _show(campaign: Campaign, table: Table, seeds: int | None, console: Console) -> list[Results]:
+    """One table from the store, with all seeds that there are unless their number is given."""
+    archive = campaign.archive
+    first, count = (campaign.first_seed, campaign.seeds)
+    if seeds is None and archive is not None:
+        first, count = archive.range_of_seeds([table])
+    return replace(campaign, tables=[table], first_seed=first, seeds=count).show(console)
 
 
 def _scale(name: str) -> Scale:

@@ -82,11 +82,6 @@ class PapersArchive(Archive):
         others = _served(paper_of(table.name), table.scale).get(digest(portable(cell.config)), ())
         return tuple(dict.fromkeys((*own, *others)))
 
-    def range_of_seeds(self, tables: Sequence[Table]) -> tuple[int, int]:
-        """The first seed of the results that there are, and how many; 0 and 3 if there are none."""
-        seeds = {seed for table in tables for seed in self.seeds(table)}
-        return (min(seeds), max(seeds) - min(seeds) + 1) if seeds else (0, 3)
-
     def panels(self, table: Table, outcome: Outcome) -> dict[str, Any]:
         """Pictures show the first seed alone."""
         if outcome.cell.seed != 0 or table.figure is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,11 @@ class Archive:
             for row in table.rows
             for column in table.columns
         )
+
+    def range_of_seeds(self, tables: Sequence[Table]) -> tuple[int, int]:
+        """The first seed of the results that there are, and how many; 0 and 3 if there are none."""
+        seeds = {seed for table in tables for seed in self.seeds(table)}
+        return (min(seeds), max(seeds) - min(seeds) + 1) if seeds else (0, 3)
 
     def keep(self, table: Table, outcome: Outcome) -> None:
         """Write a line for a cell that has finished, or failed."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,18 @@ def cells(
         need_images: whether the table's files of images have to be there.
     """
     _check_seeds(seeds, first_seed, overrides)
-    return [
-        _cell(table, row, column, seed, overrides, need_images)
-        for seed in range(first_seed, first_seed + seeds)
+    first = [
+        _cell(table, row, column, first_seed, overrides, need_images)
         for row in table.rows
         for column in table.columns
     ]
+    return [_with_seed(cell, seed) for seed in range(first_seed, first_seed + seeds) for cell in first]
+
+
+def _with_seed(cell: Cell, seed: int) -> Cell:
+    """The same with another seed; checking a config again takes much longer."""
+    config = cell.config.model_copy(update={"seed": seed})
+    return replace(cell, seed=seed, config=config, folder=folder(config))
 
 
 def _check_seeds(seeds: int, first_seed: int, overrides: Mapping[str, Any]) -> None:

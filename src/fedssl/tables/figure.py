@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedssl.statistics import mean_and_spread
+from fedssl.statistics import Summary, mean_and_spread
 from fedssl.tables.curves import CLIENTS
 from fedssl.tables.results import Results
 from fedssl.tables.table import Column, Figure, Row
 
-Points = dict[float, list[float]]  # by x, one y a seed
+Points = Mapping[float, Sequence[float] | Summary]  # by x, one y a seed, or their mean
 
 LABELS = {
     "probe.knn": "kNN accuracy",
@@ -69,14 +69,14 @@ def caption(results: Results) -> str:
 # --- what is drawn --------------------------------------------------------------------------------
 
 
-def sweeps(results: Results, figure: Figure) -> dict[str, Points]:
+def sweeps(results: Results, figure: Figure) -> Mapping[str, Points]:
     """Lines over the rows' x (one for each group and column), or over the columns' x (one for each row)."""
-    found: dict[str, Points] = {}
+    found: dict[str, dict[float, Sequence[float] | Summary]] = {}
     for row, column in _drawn(results, figure):
         x, name = _spot(row, column, results)
         if x is not None:
-            numbers = list(results.numbers(row.name, column.name).values())
-            if numbers:
+            numbers = results.known(row.name, column.name)
+            if numbers is not None:
                 found.setdefault(name, {})[x] = numbers
     return found
 
@@ -95,15 +95,15 @@ def levels(results: Results, figure: Figure) -> dict[str, float]:
     """Rows that have no x in a sweep over rows: horizontal lines to compare with."""
     found = {}
     for row, column in _drawn(results, figure):
-        numbers = list(results.numbers(row.name, column.name).values())
-        if _spot(row, column, results)[0] is None and numbers:
+        numbers = results.known(row.name, column.name)
+        if _spot(row, column, results)[0] is None and numbers is not None:
             found[_named(row.name, column, results)] = mean_and_spread(numbers)[0]
     return found
 
 
-def curves(results: Results, figure: Figure) -> dict[str, Points]:
+def curves(results: Results, figure: Figure) -> Mapping[str, Points]:
     """A line for each row and column over rounds; `clients.KEY`: for each client of them."""
-    found: dict[str, Points] = {}
+    found: dict[str, dict[float, list[float]]] = {}
     per_client = figure.y.startswith(CLIENTS)
     alone = len(list(_drawn(results, figure))) == 1
     for row, column in _drawn(results, figure):
@@ -157,7 +157,7 @@ def _axes() -> tuple[Any, Any]:
     return plot, axes
 
 
-def _sweep(axes: Any, results: Results, figure: Figure, found: dict[str, Points]) -> None:
+def _sweep(axes: Any, results: Results, figure: Figure, found: Mapping[str, Points]) -> None:
     for number, (name, points) in enumerate(found.items()):
         _line(axes, name, points, number, band=False)
     for number, (name, known) in enumerate(papers(results, figure).items()):
@@ -174,11 +174,12 @@ def bar_chart(axes: Any, results: Results, figure: Figure) -> None:
     rows, columns = (list(dict.fromkeys(part.name for part in parts)) for parts in zip(*drawn, strict=True))
     width = 0.8 / len(columns)
     for row, column in drawn:
-        numbers = list(results.numbers(row.name, column.name).values())
+        numbers = results.known(row.name, column.name)
         which = columns.index(column.name)
         x = rows.index(row.name) + width * (which - (len(columns) - 1) / 2)
-        style = {"color": f"C{which % 10}", "label": column.name if row.name == rows[0] else None}
-        if numbers:
+        if numbers is not None:
+            known = axes.get_legend_handles_labels()[1]
+            style = {"color": f"C{which % 10}", "label": None if column.name in known else column.name}
             mean, spread = mean_and_spread(numbers)
             axes.bar(x, mean, 0.9 * width, yerr=_bars([spread or 0.0]), capsize=3, **style)
         if column.name in row.paper:

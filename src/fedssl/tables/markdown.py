@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedssl.statistics import RULE, mean_and_spread, summarize
+from fedssl.statistics import RULE, Verdict, mean_and_spread, summarize
 from fedssl.tables.measure import shown
 from fedssl.tables.results import Judged, Results
 from fedssl.tables.store import Number
@@ -13,6 +13,7 @@ from fedssl.tables.table import Measure
 
 NOTHING = "–"
 PUBLISHED = "†"  # marks what is known as a mean over seeds only
+BOUNDED = "‡"  # marks differences of which the spread is not known either
 
 
 def table(results: Results) -> str:
@@ -101,12 +102,16 @@ def orderings(results: Results) -> str:
     judged = results.orderings()
     if not judged:
         return ""
+    return "\n\n".join(["## Orderings", f"**{results.summary()}.**", verdicts(judged, results.seeds), RULE])
+
+
+def verdicts(judged: Sequence[Judged], seeds: int) -> str:
+    """A line for each claim, and below it one for each of its parts."""
     lines = [line for each in judged for line in ((each, False), *((part, True) for part in each.parts))]
     permuted = any(each.verdict.p_permutation is not None for each, _ in lines)
     head = ["claim", "where", "better by", "interval", "paper", "p", "p (Holm)"]
     head += [*(["p (sign flips)"] if permuted else []), "n", "verdict"]
-    body = [_ordering(each, part, permuted, results.seeds) for each, part in lines]
-    return "\n\n".join(["## Orderings", f"**{results.summary()}.**", grid(head, body), RULE])
+    return grid(head, [_ordering(each, part, permuted, seeds) for each, part in lines])
 
 
 def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[str]:
@@ -124,7 +129,7 @@ def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[st
         f"– {named}" if part else named,
         judged.where,
         _difference(judged),
-        NOTHING if verdict.low is None else f"[{verdict.low:+.2f}, {verdict.high:+.2f}]",
+        interval(verdict),
         NOTHING if judged.paper is None or not math.isfinite(judged.paper) else f"{judged.paper:+.2f}",
         _p(verdict.p),
         _p(verdict.p_corrected),
@@ -132,6 +137,11 @@ def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[st
         _n(judged, seeds),
         "; ".join([word, *(note for note in notes if note)]),
     ]
+
+
+def interval(verdict: Verdict) -> str:
+    """`[+0.21, +1.70]`."""
+    return NOTHING if verdict.low is None else f"[{verdict.low:+.2f}, {verdict.high:+.2f}]"
 
 
 def _p(value: float | None) -> str:
@@ -142,7 +152,7 @@ def _n(judged: Judged, seeds: int) -> str:
     """`3`, or `2 of 6: seed 1 failed (BYOL · iid), seeds 3, 4, 5 not run`."""
     verdict = judged.verdict
     if judged.published:
-        return f"{verdict.n}{PUBLISHED}"
+        return f"{verdict.n}{BOUNDED if judged.bounded else PUBLISHED}"
     count = str(verdict.n) if verdict.n == seeds else f"{verdict.n} of {seeds}"
     why = []
     for name in verdict.failed:
@@ -161,7 +171,8 @@ def _difference(judged: Judged) -> str:
         return NOTHING
     if not math.isfinite(verdict.mean):
         return "only one side reached it"
-    around = "" if verdict.spread is None else f" ± {verdict.spread:.2f}"
+    most = "at most " * judged.bounded
+    around = "" if verdict.spread is None else f" ± {most}{verdict.spread:.2f}"
     return f"{verdict.mean:+.2f}{around}"
 
 

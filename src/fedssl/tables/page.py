@@ -8,7 +8,7 @@ from typing import Any
 from fedssl.config import flatten
 from fedssl.report.console import duration
 from fedssl.tables.cells import overlay, values_of
-from fedssl.tables.markdown import PUBLISHED, orderings, published, table
+from fedssl.tables.markdown import BOUNDED, PUBLISHED, orderings, published, table
 from fedssl.tables.results import Results
 
 
@@ -18,7 +18,7 @@ def markdown(results: Results, picture: str = "") -> str:
     parts = [
         f"# {heading(results)}",
         about.paper,
-        f"{_size(results)}: mean ± standard deviation (seeds). {_unit(results)} {_images(results)}",
+        f"{_size(results)}: mean ± standard deviation (seeds). {units(results)} {_images(results)}",
         _selected(results),
         f"    {command(results)}",
         table(results),
@@ -74,7 +74,8 @@ def _selected(results: Results) -> str:
     return f"A part of the table: {' and '.join(results.selection)} were selected."
 
 
-def _unit(results: Results) -> str:
+def units(results: Results) -> str:
+    """What the numbers are."""
     kinds = {results.measure(row, column).kind for row in results.rows for column in results.columns}
     names = {
         "linear": "accuracy of the linear probe, %",
@@ -111,35 +112,43 @@ def _images(results: Results) -> str:
 
 
 def footnote(results: Results) -> str:
-    """Explains the mark of published means."""
+    """Explains the marks of published means."""
     if not results.means:
         return ""
-    return (
+    texts = [
         f"{PUBLISHED} Published before results were stored seed by seed: only mean and standard deviation "
         "are known, also of the paired differences, which the t-test judges alone."
-    )
+    ]
+    if any(judged.bounded for judged in results.orderings()):
+        texts.append(
+            f"{BOUNDED} Of these differences only the mean is known. Their standard deviation is at most the "
+            "sum of those of both sides, with which they are tested: p is never too small."
+        )
+    return " ".join(texts)
 
 
 def out_of_date(results: Results) -> str:
     """Stored results that do not count any more, and why."""
-    lines: dict[str, list[int | None]] = {}
+    lines = stale_lines(results)
+    head = "Results that were measured with other settings or older code. They are not used."
+    return "\n\n".join(["## Out of date", head, "\n".join(lines)]) if lines else ""
+
+
+def stale_lines(results: Results) -> list[str]:
+    """`- train.lr was 0.1, is 0.5: BYOL · iid (was 45.00 ± 1.00 (3)†), BYOL · skewed (seeds 0, 1)`."""
+    seeds: dict[tuple[str, str], list[str]] = {}  # by why and which cell
     for cell in results.planned:
         stale = results.stale.get(cell.name)
         if stale is not None:
             number = stale.record.number(cell.measure)
             was = "" if number is None or number.n == 1 else f" (was {published(number, cell.measure)})"
-            seeds = lines.setdefault(f"{cell.row} · {cell.column}{was}: {stale.why}", [])
-            seeds.append(stale.record.seed)
-    if not lines:
-        return ""
-    texts = [f"- {line}{_of_seeds(seeds)}" for line, seeds in lines.items()]
-    head = "Results that were measured with other settings or older code. They are not used."
-    return "\n\n".join(["## Out of date", head, "\n".join(texts)])
-
-
-def _of_seeds(seeds: list[int | None]) -> str:
-    known = [str(seed) for seed in seeds if seed is not None]
-    return f" (seed{'s' * (len(known) > 1)} {', '.join(known)})" if known else ""
+            known = seeds.setdefault((stale.why, f"{cell.row} · {cell.column}{was}"), [])
+            known += [] if stale.record.seed is None else [str(stale.record.seed)]
+    lines: dict[str, list[str]] = {}
+    for (why, cell_name), known in seeds.items():
+        own = f" (seed{'s' * (len(known) > 1)} {', '.join(known)})" if known else ""
+        lines.setdefault(why, []).append(f"{cell_name}{own}")
+    return [f"- {why}: {', '.join(names)}" for why, names in lines.items()]
 
 
 def _failures(results: Results) -> str:

@@ -34,6 +34,10 @@ def as_json(results: Results) -> dict[str, Any]:
             }
             for outcome in results.outcomes
         ],
+        "published": [
+            {"row": row, "column": column, "number": mean.number, "spread": mean.spread, "seeds": mean.n}
+            for (row, column), mean in results.means.items()
+        ],
         "paper": {
             row.name: {column: list(known) for column, known in row.paper.items()}
             for row in results.table.rows
@@ -57,6 +61,7 @@ def _ordering_json(judged: Judged) -> dict[str, Any]:
         "p_corrected": verdict.p_corrected,
         "p_permutation": verdict.p_permutation,
         "n": verdict.n,
+        "spread_is_bound": judged.bounded,
         "failed": list(verdict.failed),
         "detectable": verdict.detectable,
         "paper": _finite(judged.paper),

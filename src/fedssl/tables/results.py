@@ -12,7 +12,7 @@ from fedssl.tables.cells import TUNING_SEEDS, Cell
 from fedssl.tables.orderings import Comparison, Group, Place, groups
 from fedssl.tables.runner import Outcome
 from fedssl.tables.store import Difference, Number, Stale
-from fedssl.tables.table import Measure, Table
+from fedssl.tables.table import Measure, Ordering, Table
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Judged:
         verdict: what the seeds say.
         parts: the comparisons of which `at_least` asks a number; they are not claims of their own.
         missing: seeds that are not in n, by why: "not run", or "stale".
-        published: whether only the mean over seeds is known.
+        published: whether only means over seeds are known.
+        bounded: whether not even the spread of the differences is known, but only how large it can be.
     """
 
     text: str
@@ -38,6 +39,7 @@ class Judged:
     parts: tuple[Judged, ...] = ()
     missing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     published: bool = False
+    bounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ class Results:
     def numbers(self, row: str, column: str) -> dict[int, float]:
         return {o.cell.seed: o.number for o in self.at(row, column) if o.number is not None}
 
+    def known(self, row: str, column: str) -> Sequence[float] | Summary | None:
+        """The numbers of a cell, or their published mean."""
+        mean = self._mean(row, column)
+        return list(self.numbers(row, column).values()) or mean
+
     def untrained(self, row: str, column: str) -> dict[int, float]:
         return {o.cell.seed: o.untrained for o in self.at(row, column) if o.untrained is not None}
 
@@ -113,13 +120,17 @@ class Results:
 
     def orderings(self) -> list[Judged]:
         """Every claim with its verdict. All comparisons of the table are one family for Holm's correction."""
+        return [each for _, judged in self.by_ordering() for each in judged]
+
+    def by_ordering(self) -> list[tuple[Ordering, tuple[Judged, ...]]]:
+        """The same, each with the ordering that it belongs to."""
         found = groups(self.table)
         every = [comparison for group in found for comparison in group.comparisons]
         verdicts = iter(check_claims([self._claim(comparison) for comparison in every]))
-        judged: list[Judged] = []
+        judged: list[tuple[Ordering, tuple[Judged, ...]]] = []
         for group in found:
             parts = tuple(self._judged(comparison, next(verdicts)) for comparison in group.comparisons)
-            judged += [_together(group, parts)] if group.ordering.at_least else parts
+            judged.append((group.ordering, (_together(group, parts),) if group.ordering.at_least else parts))
         return judged
 
     def summary(self) -> str:
@@ -140,12 +151,13 @@ class Results:
             verdict=verdict,
             missing=self._missing(comparison),
             published=self._published(comparison) is not None,
+            bounded=self._published(comparison) is not None and self._difference(comparison) is None,
         )
 
     def _claim(self, comparison: Comparison) -> Claim:
         published = self._published(comparison)
         if published is not None:
-            return Claim(Summary(published.mean, published.spread, published.n), comparison.margin)
+            return Claim(published, comparison.margin)
         terms = [(weight, self._seeds(place)) for weight, place in comparison.terms]
         failed = (name for _, place in comparison.terms for name in self._failed(place))
         return Claim(
@@ -167,13 +179,43 @@ class Results:
                 if outcome.error or (outcome.number is not None and math.isnan(outcome.number)):
                     yield outcome.cell.name
 
-    def _published(self, comparison: Comparison) -> Difference | None:
-        """What is known of seeds whose numbers are not, as long as the means on both sides count."""
-        sides = {
-            (row, place.column) for _, place in comparison.terms for row in (place.row, place.over) if row
-        }
-        known = sides <= self.means.keys()
-        return self.differences.get((comparison.text, comparison.where)) if known else None
+    def _published(self, comparison: Comparison) -> Summary | None:
+        """What is known of seeds whose numbers are not, as long as the means on all sides count.
+
+        Where the differences were not published, their mean is that of the means. Their standard deviation is
+        at most the sum of those of the sides: it is a norm of the centered numbers.
+        """
+        known = [(weight, self._side(place)) for weight, place in comparison.terms]
+        sides = [(weight, side) for weight, side in known if side is not None]
+        counts = {side.n for _, side in sides if side.n}
+        if len(sides) < len(known) or len(counts) != 1:
+            return None
+        difference = self._difference(comparison)
+        if difference is not None:
+            return Summary(difference.mean, difference.spread, difference.n)
+        mean = math.fsum(weight * side.mean for weight, side in sides)
+        return Summary(mean, math.fsum(abs(weight) * side.spread for weight, side in sides), counts.pop())
+
+    def _difference(self, comparison: Comparison) -> Difference | None:
+        return self.differences.get((comparison.text, comparison.where))
+
+    def _side(self, place: Place) -> Summary | None:
+        """The published mean of one side; a number has no spread and counts for any number of seeds."""
+        if place.number is not None:
+            return Summary(place.number, 0.0, 0)
+        own = self._mean(place.row, place.column, place.untrained)
+        under = self._mean(place.over, place.column) if place.over else Summary(0.0, 0.0, 0)
+        if own is None or under is None or (place.over and own.n != under.n):
+            return None
+        return Summary(own.mean - under.mean, own.spread + under.spread, own.n)
+
+    def _mean(self, row: str, column: str, untrained: bool = False) -> Summary | None:
+        found = self.means.get((row, column))
+        if found is None:
+            return None
+        mean = found.untrained if untrained else found.number
+        spread = found.untrained_spread if untrained else found.spread
+        return None if mean is None or spread is None else Summary(mean, spread, found.n)
 
     def _missing(self, comparison: Comparison) -> dict[str, tuple[int, ...]]:
         """Seeds of which one of the sides has no outcome, by why."""

@@ -196,11 +196,16 @@ class Store:
             if record.seed is not None and not wanted.isdisjoint(record.places)
         }
 
+    def tables(self) -> set[tuple[str, str]]:
+        """Names and scales of the tables of which there is any result."""
+        records = (record for listed in self._records.values() for record in listed)
+        return {(place.table, place.scale) for record in records for place in record.places}
+
     def _of_place(self, place: Place, seed: int | None, wanted: Mapping[str, Any]) -> Stale | None:
         for records in self._records.values():
             for record in reversed(records):
                 if record.seed == seed and place in record.places:
-                    return Stale(record, _differing(record.config, wanted))
+                    return Stale(record, record.flaw or _differing(record.config, wanted))
         return None
 
     def _remember(self, record: Record) -> None:
