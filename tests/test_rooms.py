@@ -20,6 +20,7 @@ ROOMS = (
     ("generative",),
     ("report",),
     ("use",),
+    ("audit",),
     ("experiment", "listener", "rounds"),
     ("evaluation",),
     ("engines",),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
-from fedssl.commands import comparing, deploying, generating, looking, privacy, using
+from fedssl.commands import auditing, comparing, deploying, generating, looking, privacy, using
 from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
 from fedssl.trust import trusting
@@ -302,6 +302,7 @@ COMMANDS = {
     **using.COMMANDS,
     **generating.COMMANDS,
     **privacy.COMMANDS,
+    **auditing.COMMANDS,
     **deploying.COMMANDS,
     "list": Command("show what there is to choose from", _list_arguments, _list),
 }

@@ -15,6 +15,7 @@ from tests.small import SMALL, small_run
 
 DP: dict[str, Any] = {"privacy.mode": "client", "privacy.noise": 1.0}
 SECURE: dict[str, Any] = {"privacy.secure": True}
+CANARIES: dict[str, Any] = {"privacy.canaries": 20}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,13 @@ BY_CONFIG = [
         {**DP, "engine.name": "flower", "engine.sites": ["a", "b"], "checkpoint.every": 2},
         r"checkpoint\.every=2: at sites a round.*needs checkpoint\.every=1",
     ),
+    (
+        {**CANARIES, "privacy.mode": "example", "privacy.noise": 1.0, "objective": "byol"},
+        r"canaries are clients, and privacy\.mode=example protects single images",
+    ),
+    ({**CANARIES, "engine.name": "gossip"}, r"simulated clients, which engine\.name=gossip does not have"),
+    ({**CANARIES, "method": "centralized"}, r"all images in one place and no clients.*canaries=0"),
+    ({**CANARIES, "aggregation": "krum"}, r"name=krum leaves updates out.*use fedavg"),
 ]
 
 
@@ -104,6 +112,12 @@ BY_MODEL = [
         {**DP, **SECURE, "partition.clients": 10, "participation.per_round": 4},
         r"4 of 10 per round a round may well have fewer.*raise participation\.per_round",
     ),
+    (
+        {**DP, **SECURE, "privacy.bits": 32, "privacy.noise": 1e5},
+        r"bits=32 is too coarse for [\d,]+ numbers of 5 clients: rounding would take .*; use 64",
+    ),
+    ({**CANARIES, "method": "featarc"}, r"name=featarc has several global models.*privacy\.canaries=0"),
+    ({**CANARIES, "method": "standalone"}, r"name=standalone shares nothing: there is no one model"),
 ]
 
 

@@ -24,6 +24,7 @@ from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
 from fedssl.models.adapters import factor_names
 from fedssl.models.model import Model
+from fedssl.privacy.canary import Canaries
 from fedssl.privacy.guard import Guard
 from fedssl.privacy.secure.server import Answer
 from fedssl.rng import numpy_rng
@@ -117,6 +118,7 @@ class RoundLoop:
     ) -> None:
         self.guard = guard
         self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
+        self.canaries = Canaries(config.seed, federation.clients, config.privacy.canaries)
         self.tools = server_tools(config, model)
         self.kinds = model.kinds()
         self.variances = model.variances()
@@ -174,10 +176,11 @@ class RoundLoop:
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
         """The clients of a round, and those that are asked beyond them."""
-        sampled = self.guard.sample(number)
-        if sampled is not None:
-            return sampled, []
-        return draw_clients(self.config.participation, self.federation.clients, self.config.seed, number)
+        sampled, spares = self.guard.sample(number), list[int]()
+        if sampled is None:
+            participation, seed = self.config.participation, self.config.seed
+            sampled, spares = draw_clients(participation, self.canaries.total, seed, number)
+        return self.canaries.without_absent(sampled), self.canaries.without_absent(spares)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
         """What the uploads of a round are folded into; numbers about the whole go into the report."""
@@ -328,7 +331,7 @@ def plan_round(
     config: Config, federation: Federation, round: int, selected: Sequence[int], spares: Sequence[int]
 ) -> dict[int, Slot]:
     """Threads and turns of the clients of a round; those asked beyond them have no share, and begin last."""
-    images = [federation.num_images(client, round) for client in selected]
+    images = [federation.num_images(client % federation.clients, round) for client in selected]
     plan = schedule(images, config.engine.threads, config.engine.wave or 1)
     last = Slot(config.engine.threads, len(selected))
     return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)

@@ -28,11 +28,12 @@ from fedssl.models.adapters import add_adapters
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.models.stages import freeze, frozen_names
+from fedssl.privacy.canary import Canaries
 from fedssl.privacy.example import check_model, example_trainer
 from fedssl.privacy.guard import ExampleGuard, Guard
 from fedssl.privacy.layout import Layout
 from fedssl.privacy.protector import Protector
-from fedssl.privacy.refusals import check_terms
+from fedssl.privacy.refusals import check_canaries, check_terms
 from fedssl.privacy.secure.client import Refused
 from fedssl.privacy.secure.server import Answer
 from fedssl.privacy.terms import Terms
@@ -144,12 +145,13 @@ class ClientRunner:
         ]
         self.recalibrated = statistics_of(self.statistics)
         self.backbone = [name for name in self.encoder_parameters if name.startswith("encoder.")]
+        self.canaries = Canaries(config.seed, federation.clients, config.privacy.canaries)
         self.protector = Protector(config, self._terms(), memories.folder) if config.privacy.on else None
 
     def _terms(self) -> Terms:
         """What server and clients agree on, where uploads are only summed."""
         layout = Layout.of({name: self.initial[name] for name in self.boundary.travels}, self.statistics)
-        clients, participation = self.federation.clients, self.config.participation
+        clients, participation = self.canaries.total, self.config.participation
         per_round = participation.size(clients)
         return Terms(self.config.privacy, layout, clients, per_round, participation.max_images)
 
@@ -164,8 +166,12 @@ class ClientRunner:
         """Raise a ConfigError where the privacy settings do not go together with method or model."""
         if self.config.privacy.by_example:
             check_model(self.config, self.model)
+        if self.protector is None and not self.canaries.count:
+            return
+        first = self.first_server()
+        if self.canaries.count:
+            check_canaries(self.config, bool(self.boundary.travels), bool(first.clusters))
         if self.protector is not None:
-            first = self.first_server()
             aggregate = self.config.method.aggregate(first, 1, server_tools(self.config, self.model))
             check_terms(self.config, self.protector.terms, aggregate, bool(first.clusters))
 
@@ -214,7 +220,7 @@ class ClientRunner:
             seed=config.seed,
             model=self.model,
             objective=config.objective,
-            images=self.federation.images_of(task.client, config, task.round),
+            images=self.federation.images_of(self.canaries.lends(task.client), config, task.round),
             views=self.views,
             config=config.train,
             device=self.device,
@@ -308,6 +314,10 @@ class ClientRunner:
         copies = snapshot(self.model, dict.fromkeys([*travels, *stays]))
         copies = {name: value.cpu() for name, value in copies.items()}
         state = {name: copies[name] for name in travels}
+        received = {name: client.received[name] for name in travels}
+        if self.canaries.includes(client.id):
+            clip = self.protector.clip(task.broadcast.values) if self.protector is not None else None
+            state = self.canaries.upload(client.id, received, state, self.statistics, clip)
         if self.encoder_parameters:
             apart = layer_distances(client.received, state, self.encoder_parameters)
             log["divergence"] = math.hypot(*apart.values())
@@ -317,7 +327,6 @@ class ClientRunner:
             kept = {name: copies[name] for name in stays}
             self.memories.save(task.client, task.round, ClientMemory(kept, client.notes))
         upload = Upload(task.client, state, len(client.images), training.loss, log)
-        received = {name: client.received[name] for name in travels}
         views = 0 if self.protector is not None else training.views
         upload = self.protect(upload, received, task, training.views)
         return Outcome(task.client, upload, views=views, remembers=remembers)

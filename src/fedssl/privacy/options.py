@@ -65,6 +65,13 @@ class PrivacyConfig(Options):
         description="secure: largest change of a number in a round; a client beyond it is left out",
     )
 
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="extra clients with random updates, half of which take part, for `fedssl audit`; they "
+        "cost accuracy",
+    )
+
     @field_validator("noise", "clip", "epsilon", "delta", "random", "quantile")
     @classmethod
     def _has_effect(cls, value: object, info: ValidationInfo) -> object:

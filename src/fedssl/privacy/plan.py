@@ -110,7 +110,7 @@ def _count(config: Config) -> int:
     found = len(sites) or getattr(config.partition, "clients", 0)
     if not found:
         raise ConfigError(f"partition.scheme={config.partition.scheme} names no number: --clients N")
-    return int(found)
+    return int(found) + config.privacy.canaries
 
 
 def _noises(config: Config) -> list[float]:

@@ -77,6 +77,10 @@ class Protector:
             parcel.numbers += terms.encode_numbers(np.array([0.5 if within else -0.5]))
         return withheld(upload, self._announce(upload.client, round, parcel, clip))
 
+    def clip(self, values: Mapping[str, float]) -> float | None:
+        """The clipping norm in force; None where updates are not clipped."""
+        return self.terms.clip(values) if self.terms.privacy.by_client else None
+
     def guard(self) -> SumGuard:
         """The server's side of the same settings."""
         return SumGuard(self.config, self.terms, self._secret())

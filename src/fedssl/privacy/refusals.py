@@ -56,6 +56,9 @@ def check_config(config: Config) -> None:
     if privacy.by_client:
         _check_sampling(config)
 
+    if privacy.canaries:
+        _check_canaries(config)
+
 
 def _setting(config: Config) -> str:
     """The key that does not go together with another one."""
@@ -145,6 +148,29 @@ def _check_sampling(config: Config) -> None:
         )
 
 
+def _check_canaries(config: Config) -> None:
+    if config.privacy.by_example:
+        raise ConfigError(
+            "privacy.canaries are clients, and privacy.mode=example protects single images: their ε cannot "
+            "be compared; set privacy.canaries=0"
+        )
+    if config.engine.name != "local":
+        raise ConfigError(
+            f"privacy.canaries are simulated clients, which engine.name={config.engine.name} does not have: "
+            "use engine.name=local"
+        )
+    if config.method.pools_data:
+        raise ConfigError(
+            f"method.name={config.method.name} has all images in one place and no clients: "
+            "set privacy.canaries=0"
+        )
+    if not isinstance(config.aggregation, ScaledSum):
+        raise ConfigError(
+            f"aggregation.name={config.aggregation.name} leaves updates out that are unlike others, and so "
+            "the canaries of privacy.canaries; use fedavg or another rule that sums"
+        )
+
+
 # --- with the model -------------------------------------------------------------------------------
 
 
@@ -164,6 +190,22 @@ def check_terms(config: Config, terms: Terms, aggregate: Aggregate, clusters: bo
         _check_grid(terms)
         if config.privacy.secure:
             _check_small_rounds(terms, config.rounds)
+
+
+def check_canaries(config: Config, shares: bool, clusters: bool) -> None:
+    """Raise a ConfigError where there is no global model that canaries could show in.
+
+    Args:
+        config: the run's config.
+        shares: whether clients upload anything.
+        clusters: whether the server has several models.
+    """
+    if not shares or clusters:
+        why = "has several global models" if clusters else "shares nothing"
+        raise ConfigError(
+            f"method.name={config.method.name} {why}: there is no one model to look for canaries in; set "
+            "privacy.canaries=0"
+        )
 
 
 def _check_method(config: Config, terms: Terms, aggregate: Aggregate, clusters: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedssl._version import __version__
+from fedssl.audit.files import FOLDER, TITLES
 from fedssl.errors import RunError
 from fedssl.report.html import clients, compare, pictures, words
 from fedssl.report.html.curves import curves, tidy
@@ -83,11 +84,25 @@ def one(
         "probes": probes(run),
         "failures": clients.failures(run),
         "images": images,
+        "audit": audited(run),
         "samples": pictures.collect(run.path / "samples"),
         "config": [
             {"key": key, "value": value, "changed": key in changed} for key, value in run.values.items()
         ],
     }
+
+
+def audited(run: RunFiles) -> list[dict[str, Any]]:
+    """What `fedssl audit` has found: a title, sentences and a picture for each attack."""
+    return [
+        {
+            "title": TITLES[name],
+            "words": found["words"],
+            "picture": next(iter(pictures.collect(run.path / FOLDER, f"{name}.png")), None),
+        }
+        for name, found in run.audit.items()
+        if name in TITLES
+    ]
 
 
 def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] | None:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedssl.audit.files import FILE, FOLDER
 from fedssl.config import MAIN_KEY, Config, flatten, from_values, read_toml
 from fedssl.errors import ConfigError
 from fedssl.rundir import RunDir
 from fedssl.storage import read_lines
+
+AUDIT = f"{FOLDER}/{FILE}"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class RunFiles:
     result: dict[str, Any]
     partition: dict[str, Any]
     evaluations: list[dict[str, Any]]
+    audit: dict[str, Any]  # by attack
     written: float  # when any of its files last changed, in seconds since 1970
 
     @property
@@ -94,13 +98,21 @@ def read(path: str | Path) -> RunFiles:
         result=_json(directory.result_file),
         partition=_json(directory.path / "partition.json"),
         evaluations=list(read_lines(directory.path / "evaluations.jsonl")),
+        audit=_json(directory.path / AUDIT),
         written=max(file.stat().st_mtime for file in files if file.exists()),
     )
 
 
 def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
     """Differs from the last one if any file of the run has changed."""
-    names = ("metrics.jsonl", "result.json", "partition.json", "evaluations.jsonl", "samples")
+    names = (
+        "metrics.jsonl",
+        "result.json",
+        "partition.json",
+        "evaluations.jsonl",
+        "samples",
+        f"{FOLDER}/{FILE}",
+    )
     found = []
     for name in names:
         try:

@@ -20,9 +20,9 @@ WIDTH = 1000
 LOSSLESS = 32  # sides up to this many pixels are kept as they are
 
 
-def collect(folder: Path) -> list[dict[str, Any]]:
+def collect(folder: Path, pattern: str = "*.png") -> list[dict[str, Any]]:
     """The PNG files in a folder, the last ones in natural order; one that cannot be read says so."""
-    files = sorted(folder.rglob("*.png"), key=_natural)
+    files = sorted(folder.rglob(pattern), key=_natural)
     found: list[dict[str, Any]] = []
     for file in files[-MOST_SAMPLES:]:
         name = str(file.relative_to(folder).with_suffix(""))

@@ -299,6 +299,11 @@ function folded(rows) {
     html("summary", {}, `${rows.length - FIRST_STRIPS} more`), rows.slice(FIRST_STRIPS))];
 }
 
+function buildAudit({ audit }) {
+  return audit.map(({ title, words, picture }) => [html("h3", {}, title), words.map((sentence) => html("p", {}, sentence)),
+    picture && (picture.uri ? html("img", { class: "attack", src: picture.uri, alt: title }) : note(`cannot be read: ${picture.why_not}`))]);
+}
+
 function buildSamples({ samples }) {
   return html("div", { class: "samples" }, samples.map(({ name, uri, why_not: why }) => html("figure", {},
     html("figcaption", {}, name), uri ? html("img", { src: uri, alt: `samples: ${name}` }) : note(`cannot be read: ${why}`))));
@@ -365,6 +370,7 @@ const SECTIONS = [
     id: "clients", title: "Clients", build: buildClients,
     take: (doc, run) => (run.clients.rows.length ? { partition: run.partition, clients: run.clients, names: run.names, site: Boolean(run.names) } : null),
   },
+  { id: "audit", title: "Privacy audit", take: (doc, run) => (run.audit.length ? { audit: run.audit } : null), build: buildAudit },
   { id: "samples", title: "Samples", take: (doc, run) => (run.samples.length ? { samples: run.samples } : null), build: buildSamples },
   { id: "failures", title: "Failures", take: (doc, run) => ({ failures: run.failures, names: run.names }), build: buildFailures },
   { id: "config", title: "Configuration", take: (doc, run) => ({ config: run.config }), build: buildConfig },
