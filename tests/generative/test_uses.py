@@ -489,6 +489,30 @@ def test_new_clients_begin_with_what_was_trained(conditional: fedssl.Run, tmp_pa
 # --- what can go wrong ------------------------------------------------------------------------------
 
 
+def test_pictures_with_other_options_are_other_files(conditional: fedssl.Run, tmp_path: Path) -> None:
+    """Tables share runs, and ask for pictures with options of their own."""
+    found = [
+        generate(conditional.directory, what, options, tmp_path)["picture"]
+        for what, options in (
+            ("labels", {}),
+            ("labels", {"rows": 2}),
+            ("labels", {"rows": 1}),  # the default
+            ("restyle", FEW),
+            ("restyle", {**FEW, "source": 1}),
+            ("grid", {}),
+        )
+    ]
+    before = Path(found[-1]).read_bytes()
+    adapted = generate(conditional.directory, "adapt", {"rounds": 1, "clients": 2}, tmp_path)
+    assert found[0] == found[2]
+    pictures = {*found, adapted["picture"]}
+    assert len(pictures) == 6
+    assert all(Path(picture).is_file() for picture in pictures)
+    assert Path(found[-1]).read_bytes() == before
+    other = generate(conditional.directory, "adapt", {"rounds": 1, "clients": 3}, tmp_path)
+    assert other["run"] != adapted["run"]
+
+
 def test_wrong_words_are_named(gan: fedssl.Run) -> None:
     for what, options, text in (
         ("gird", {}, "did you mean grid"),

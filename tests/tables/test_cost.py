@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import time
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedssl.config import load
 from fedssl.data.options import DataConfig
 from fedssl.papers.recipe import load as load_recipe
 from fedssl.tables import cost
 from fedssl.tables.cells import cells
-from fedssl.tables.cost import Images, Pace, Stopwatch, images, measure, plan
+from fedssl.tables.cost import Images, Pace, Stopwatch, evaluation_steps, images, measure, plan
+from fedssl.tables.dryrun import DryRun
+from fedssl.tables.table import Measure, Table
 
 
 def steps(recipe: str, row: str, column: str) -> int:
@@ -96,3 +102,77 @@ def test_each_kind_of_step_is_measured_once_and_guessed_when_time_is_up(
     assert late.seconds(simclr, (8, 8, 1)) == 7.0
     assert late.seconds(simclr, (32, 32, 3)) == 9.0
     assert len(measured) == 4
+
+
+# --- what is beside plain training ----------------------------------------------------------------
+
+GAN = {
+    "objective": {"name": "gan", "features": 8, "latent": 8},
+    "model": {"width": 4},
+    "data": {"name": "digits", "mean": 0.5, "std": 0.5},
+    "partition": {"scheme": "iid", "clients": 4},
+    "train": {"epochs": 1, "batch_size": 10},
+    "engine": {"threads": 1},
+}
+
+
+@pytest.mark.parametrize(("method", "expected"), [("padpaf", 3 + 3 / 3), ("padpaf-ditto", 3 + 3 / 2)])
+def test_a_gan_step_has_a_share_of_the_generators_turn(
+    method: str, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = {"padpaf": 3, "padpaf-ditto": 2}[method]
+    config = load({**GAN, "method": {"name": method, "discriminator_steps": turns}})
+    step = cost._Step(config, (8, 8, 1))
+    clock = iter((10.0, 13.0, 16.0))  # three seconds for each player
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    assert step.seconds(4) == pytest.approx(expected)
+
+
+def test_methods_that_train_two_models_count_twice() -> None:
+    assert [load({"method": name}).method.effort for name in ("ditto", "apfl", "padpaf-ditto", "padpaf")] == [
+        2.0,
+        2.0,
+        2.0,
+        1.0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        # 4 clients, 100 images of each kind, 10 a batch, a third of a step for each.
+        ({"what": "fid", "number": "mean", "config": {"count": 100}}, 4 * 2 * 100 / 10 / 3),
+        ({"what": "fid", "number": "mean"}, 4 * 2 * 250 / 10 / 3),  # a client has no more
+        # 5 rounds of 2 clients with 500 images each.
+        ({"what": "adapt", "number": "seen", "config": {"rounds": 5, "clients": 2}}, 5 * 2 * 50),
+        ({"what": "restyle", "number": "kept", "config": {"steps": 60, "batch": 20}}, 60 * 20 / 10 / 3),
+        ({"what": "grid", "number": "content_kept"}, 0.0),
+    ],
+)
+def test_what_is_asked_of_generators_is_counted_by_hand(asked: dict[str, Any], expected: float) -> None:
+    config = load({**GAN, "method": "padpaf", "rounds": 3})
+    assert evaluation_steps(config, Measure(kind="generate", **asked), 1000) == pytest.approx(expected)
+    assert evaluation_steps(config, Measure(), 1000) == 0.0
+
+
+def test_a_dry_run_counts_what_is_asked_once_for_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two columns are two numbers of one FID; the third asks for another."""
+    monkeypatch.setattr(Stopwatch, "seconds", lambda *_: 1.0)
+    measure = {"kind": "generate", "what": "fid", "config": {"count": 300}}
+    columns = [
+        {"name": "mean", "measure": {"number": "mean"}},
+        {"name": "first", "measure": {"number": "clients.0"}},
+        {"name": "few", "measure": {"number": "mean", "config": {"count": 30}}},
+    ]
+    base = {**GAN, "method": "padpaf", "rounds": 3}
+    table = Table(
+        name="t", origin="t", title="t", measure=measure, base=base, columns=columns, rows=[{"name": "a"}]
+    )
+    listing = DryRun(tmp_path, Console(file=StringIO()))
+    listing.show(table, cells(table, 1, {}))
+    count = round(1797 * 0.8)  # digits
+    trained = 3 * 4 * (round(count / 4) // 10)
+    asked = 4 * 2 * (300 + 30) / 10 / 3
+    assert listing.seconds == pytest.approx(trained + asked)

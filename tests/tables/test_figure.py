@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.figure
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedssl.papers import reproduce
 from fedssl.papers.recipe import Recipe, load
+from fedssl.statistics import Summary
+from fedssl.tables import measure
 from fedssl.tables.cells import cells
 from fedssl.tables.figure import bar_chart, curves, draw, levels, papers, sweeps
 from fedssl.tables.results import Results
 from fedssl.tables.runner import Outcome
+from fedssl.tables.store import Number
 from fedssl.tables.table import Figure, Table
+from tests.tables.conftest import SMALL, FakeTraining
 
 Write = Callable[..., Path]
 
@@ -137,3 +144,48 @@ def test_nothing_to_draw_is_no_picture(swept: Results, tmp_path: Path) -> None:
     empty = Results(swept.table, 2, {}, [])
     assert not draw(empty, tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()
+
+
+def test_published_means_are_drawn_with_their_spread(write: Write, tmp_path: Path) -> None:
+    table = load(str(write(SWEEP))).at("smoke")
+    means = {
+        ("λ = 0", "accuracy"): Number(number=60.0, spread=1.5, n=3),
+        ("FedBYOL", "accuracy"): Number(number=55.0, spread=0.5, n=3),
+    }
+    results = Results(table, 3, {}, [], means=means)
+    assert table.figure is not None
+    assert sweeps(results, table.figure) == {"FedEMA": {0: Summary(60.0, 1.5, 3)}}
+    assert levels(results, table.figure) == {"FedBYOL": 55.0}
+    assert draw(results, tmp_path / "a.png")
+
+
+# --- pictures of runs -----------------------------------------------------------------------------
+
+
+def test_pages_show_the_pictures_of_runs_and_name_them(
+    write: Callable[..., Path], training: FakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture for each thing that was asked of a run, of the first seed alone."""
+
+    def generate(path: Path, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        file = path / "generated" / f"{what}{len(options)}.png"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"")
+        found = {"picture": str(file), "mean": 0.5}
+        with open(path / "generated.jsonl", "a") as opened:
+            opened.write(json.dumps({"what": what, "options": dict(options), "found": found}) + "\n")
+        return found
+
+    monkeypatch.setattr(measure, "generate", generate)
+    asked = 'measure = { kind = "generate", what = "labels", number = "mean" }\n[base]'
+    other = 'name = "skewed"\nmeasure = { config = { rows = 2 } }'
+    text = SMALL.replace("[base]", asked).replace('name = "skewed"', other)
+    reproduce(str(write(text)), seeds=2, out=tmp_path / "out")
+    page = (tmp_path / "out" / "mine-smoke.md").read_text()
+    shown = re.findall(r"!\[(.*?), labels: run (.*?)\]\((.*?)\)", page)
+    assert [row for row, _, _ in shown] == ["SimCLR", "SimCLR", "BYOL", "BYOL"]
+    assert {file for _, _, file in shown} == {
+        f"runs/{run}/generated/labels{number % 2}.png" for number, (_, run, _) in enumerate(shown)
+    }
+    assert all("-s0-" in run for _, run, _ in shown)
+    assert all((tmp_path / "out" / file).is_file() for _, _, file in shown)

@@ -31,14 +31,15 @@ class Adapt(Use):
     shift: str = Field("padpaf-new", description="their looks (see `fedssl list shifts`)")
 
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        path = folder / f"adapted-{self.rounds}"
+        others = self.model_copy(update={"rounds": type(self).model_fields["rounds"].default})
+        path = others.file(folder, f"adapted-{self.rounds}", "")
         directory = RunDir.open(path) if (path / "config.toml").exists() else self._begin(studio, path)
         experiment.resume(path, Listener())
         new = Studio(load_run(directory, {}))
         found: dict[str, Any] = {"run": str(path), "rounds": self.rounds}
-        found |= Grid(name="grid").do(new, folder)
+        found |= Grid(name="grid").do(new, path)  # in its own folder: the trained run has a grid of its own
         if new.classes:
-            found |= Labels(name="labels").do(new, folder)
+            found |= Labels(name="labels").do(new, path)
         return found
 
     def _begin(self, studio: Studio, path: Path) -> RunDir:

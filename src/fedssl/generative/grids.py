@@ -38,7 +38,7 @@ class Grid(Use):
         for client in range(studio.clients):
             real = studio.train_images(client, self.real * self.columns)[0]
             panels[f"client {client}"] = torch.cat((real, studio.draw(client, crossed)))
-        file = folder / "grid.png"
+        file = self.file(folder, "grid")
         save_panels(file, panels, self.columns)
         return {"picture": str(file), **self._kept(studio)}
 
@@ -65,7 +65,7 @@ class Across(Use):
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
         shown = _first(cross(studio, 1, max(self.columns, JUDGED)), self.columns)
         rows = [studio.draw(client, shown) for client in range(studio.clients)]
-        file = folder / "clients.png"
+        file = self.file(folder, "clients")
         save_panels(file, {"": torch.cat(rows)}, self.columns)
         return {"picture": str(file), **self._agreement(studio)}
 
@@ -103,7 +103,7 @@ class Labels(Use):
             shown = drawn.view(studio.classes, JUDGED, *drawn.shape[1:])[:, : self.rows]
             title = f"client {client}, never saw {' '.join(map(str, unseen)) or 'none of them'}"
             panels[title] = shown.transpose(0, 1).reshape(-1, *drawn.shape[1:])
-        file = folder / "labels.png"
+        file = self.file(folder, "labels")
         save_panels(file, panels, studio.classes)
         seen = [row["recognised"][label] for row in rows for label in names if label in row["seen"]]
         unseen = [row["recognised"][label] for row in rows for label in names if label not in row["seen"]]

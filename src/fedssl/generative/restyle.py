@@ -183,7 +183,7 @@ class Restyle(Mapped):
             panels[f"as client {client}"] = drawn[:SHOWN]
             if judge is not None and y is not None:
                 kept.append(float((judge.labels(drawn, client) == y).float().mean()))
-        file = folder / "restyle.png"
+        file = self.file(folder, "restyle")
         save_panels(file, panels, SHOWN, wide=1)
         found: dict[str, Any] = {"picture": str(file), "source": self.source, "images": len(x)}
         if judge is not None:

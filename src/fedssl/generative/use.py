@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,16 @@ class Use(Choice):
     def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
         """Numbers, with what they are numbers of; pictures go into the folder."""
         raise TypeError(f"{type(self).__name__} does not say what it does")
+
+    def file(self, folder: Path, name: str, ending: str = ".png") -> Path:
+        """Where something it makes is kept, named by the options that are not the defaults.
+
+        So two tables that ask the same of a run with other options do not overwrite each other.
+        """
+        own = {key: value for key, value in self.model_dump().items() if key not in ("name", "to")}
+        changed = {key: value for key, value in own.items() if value != type(self).model_fields[key].default}
+        tail = f"-{hashlib.sha256(json.dumps(changed).encode()).hexdigest()[:8]}" if changed else ""
+        return folder / f"{name}{tail}{ending}"
 
 
 def generate(

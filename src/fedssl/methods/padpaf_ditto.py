@@ -27,6 +27,7 @@ class PaDPaFDitto(Turns):
     """
 
     evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "personal"
+    effort: ClassVar[float] = 2.0
 
     mu: float = Field(1.0, ge=0, description="pull of the client's own model to the global one (μ)")
     fedprox: float = Field(

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedssl.errors import ConfigError, RunError
 from fedssl.report.console import duration
 from fedssl.storage import write_json, write_text
-from fedssl.tables import figure
+from fedssl.tables import figure, pictures
 from fedssl.tables.archive import Archive, with_archive
 from fedssl.tables.cells import Cell, cells, locate
 from fedssl.tables.dryrun import DryRun
@@ -137,7 +137,8 @@ class Campaign:
         self.out.mkdir(parents=True, exist_ok=True)
         wanted = with_picture and results.table.figure is not None
         drawn = wanted and self.draw(results, self.out / f"{name}.png")
-        write_text(self.out / f"{name}.md", markdown(results, f"{name}.png" if drawn else ""))
+        of_runs = pictures.section(pictures.of_runs(results, self.out)) if with_picture else ""
+        write_text(self.out / f"{name}.md", markdown(results, f"{name}.png" if drawn else "", of_runs))
         write_json(self.out / f"{name}.json", as_json(results))
 
 

@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 import time
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from fedssl.config import Config
+from fedssl.config import Config, flatten
 from fedssl.data.options import DataConfig
 from fedssl.data.partitions import Pool
 from fedssl.data.views import Views
 from fedssl.engines.loop import sample_clients
 from fedssl.engines.runner import build_network, find_device
 from fedssl.experiment import with_machine_defaults
+from fedssl.generative.adapt import Adapt
+from fedssl.generative.fid import FID
+from fedssl.generative.restyle import Mapped
+from fedssl.generative.use import USES
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.training import autocast
+from fedssl.objectives.generative.adversarial import Adversarial
+from fedssl.options import build
 from fedssl.rng import torch_rng
+from fedssl.tables.table import Measure
 from fedssl.threads import with_threads
 
 BUDGET = 6.0  # seconds for all measurements together
@@ -102,6 +111,27 @@ def plan(config: Config, count: int, styles: int = 1) -> Plan:
     return Plan(selected, config.rounds * selected * max(1, round(train.epochs * per_epoch)))
 
 
+def evaluation_steps(config: Config, asked: Measure, count: int, styles: int = 1) -> float:
+    """About as many training steps take as long as what `fedssl generate` is asked for a cell.
+
+    Adapting is a training of its own. Drawing and judging an image is a pass without its backward half, which
+    takes about a third of a training step's time for one image. All else is small.
+    """
+    if asked.kind != "generate":
+        return 0.0
+    use = build(USES.get(asked.what), {"name": asked.what, **dict(flatten(asked.config))}, asked.what)
+    batch, planned = config.train.batch_size, plan(config, count, styles)
+    if isinstance(use, Adapt):
+        new = config.partition.model_copy(update={"clients": use.clients, "workers": 0})
+        return plan(config.model_copy(update={"rounds": use.rounds, "partition": new}), count, styles).steps
+    if isinstance(use, FID):
+        clients = max(planned.clients, config.partition.clients)
+        return clients * 2 * min(use.count, max(1, count // clients)) / batch / 3
+    if isinstance(use, Mapped):
+        return use.steps * use.batch / batch / 3
+    return 0.0
+
+
 @dataclass(frozen=True)
 class Pace:
     """Seconds of a step: some that every step takes (the optimizer's), and some for each image."""
@@ -124,7 +154,8 @@ class Stopwatch:
         """Of one step of this config."""
         model = json.dumps([config.model.model_dump(), config.views.model_dump(), config.device, shape])
         like = self.known.setdefault(model, {})
-        objective = config.objective.model_dump_json()
+        # A GAN's step has a share of the generator's turn, which depends on the method.
+        objective = f"{config.objective.model_dump_json()} {generator_share(config)}"
         if objective not in like:
             late = time.monotonic() > self.until
             slowest = max(like.values(), key=lambda pace: pace.image) if late and like else None
@@ -151,6 +182,11 @@ def _fastest(step: _Step, batch: int) -> float:
         if time.monotonic() < until:
             best = min(best, step.seconds(batch))
     return best
+
+
+def generator_share(config: Config) -> float:
+    """Steps of a GAN's generator to one of its discriminators."""
+    return 1 / getattr(config.method, "discriminator_steps", 1)
 
 
 class _Step:
@@ -181,17 +217,27 @@ class _Step:
         objective = self.config.objective
         pixels = torch.randint(0, 256, (batch, *self.shape), dtype=torch.uint8, generator=self.rng)
         labels = torch.zeros(batch, dtype=torch.int64, device=self.device) if objective.needs_labels else None
-        self._wait()
-        began = time.monotonic()
+        began = self._now()
         views = self.views(pixels, self.rng, self.device)
+        if isinstance(objective, Adversarial):
+            self._descend(lambda: objective.discriminator_loss(self.model, views[0], labels, self.rng))
+            judged = self._now()
+            self._descend(lambda: objective.generator_loss(self.model, batch, labels, self.rng))
+            return judged - began + (self._now() - judged) * generator_share(self.config)
+        self._descend(lambda: objective.loss(self.model, views, labels, self.rng))
+        objective.after_step(self.model)
+        return self._now() - began
+
+    def _descend(self, measure_loss: Callable[[], Tensor]) -> None:
         with autocast(self.device, self.config.train.precision):
-            loss = objective.loss(self.model, views, labels, self.rng)
+            loss = measure_loss()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        objective.after_step(self.model)
+
+    def _now(self) -> float:
         self._wait()
-        return time.monotonic() - began
+        return time.monotonic()
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

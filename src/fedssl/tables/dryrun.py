@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedssl.report.console import duration
 from fedssl.tables.cells import Cell, locate
-from fedssl.tables.cost import Stopwatch, images, plan
+from fedssl.tables.cost import Stopwatch, evaluation_steps, images, plan
 from fedssl.tables.markdown import grid
 from fedssl.tables.runner import rounds_done
 from fedssl.tables.table import Table
@@ -60,11 +60,14 @@ class DryRun:
         planned = plan(config, size.count, size.styles) if size else None
         left = sum(self._left(cell) for cell in seeds)
         cost = "–"
-        if left and size and planned:
-            step = self.stopwatch.seconds(config, size.shape)
-            seconds = left * planned.steps * step * config.method.effort / config.engine.workers
-            self.seconds += seconds
-            cost = duration(seconds)
+        if size and planned:
+            asked = sum(self._to_ask(cell) for cell in seeds)
+            steps = left * planned.steps * config.method.effort / config.engine.workers
+            steps += asked * evaluation_steps(config, seeds[0].measure, size.count, size.styles)
+            if steps:
+                seconds = steps * self.stopwatch.seconds(config, size.shape)
+                self.seconds += seconds
+                cost = duration(seconds)
         elif left:
             self.unknown += len(seeds)
             cost = "?"
@@ -86,6 +89,15 @@ class DryRun:
         self.counted.add(cell.folder)
         self.missing += 1
         return 1 - min(rounds_done(self.paths[cell.folder]) / cell.config.rounds, 1.0)
+
+    def _to_ask(self, cell: Cell) -> bool:
+        """Whether the run has to be asked for the cell's number, and no earlier line counts that."""
+        measure = cell.measure.model_copy(update={"number": ""})  # several numbers are found at once
+        asked = f"{cell.folder} {measure.model_dump_json()}"
+        if asked in self.counted or self._state(cell) in ("stored", "done"):
+            return False
+        self.counted.add(asked)
+        return True
 
     def _state(self, cell: Cell) -> str:
         if cell.name in self.stored:

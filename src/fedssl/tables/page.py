@@ -12,8 +12,14 @@ from fedssl.tables.markdown import BOUNDED, PUBLISHED, orderings, published, tab
 from fedssl.tables.results import Results
 
 
-def markdown(results: Results, picture: str = "") -> str:
-    """The whole page: what it is, the table, the orderings, and the settings to run it again."""
+def markdown(results: Results, picture: str = "", pictures: str = "") -> str:
+    """The whole page: what it is, the table, the orderings, and the settings to run it again.
+
+    Args:
+        results: the table's.
+        picture: the file of the table's figure.
+        pictures: a section with those of runs.
+    """
     about = results.table
     parts = [
         f"# {heading(results)}",
@@ -25,6 +31,7 @@ def markdown(results: Results, picture: str = "") -> str:
         footnote(results),
         f"![{about.title}]({picture})" if picture else "",
         orderings(results),
+        pictures,
         out_of_date(results),
         _failures(results),
         f"## Notes\n\n{about.notes.strip()}" if about.notes else "",

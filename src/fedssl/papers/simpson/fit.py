@@ -101,7 +101,7 @@ class Simpson(Use):
             routed = _error(route(experts, router, data[:, 0]), data)
             whole = _error(line[0] * data[:, 0] + line[1], data)
             found |= {f"mse{suffix}": routed, f"mse{suffix}_global": whole, f"gain{suffix}": whole / routed}
-        file = folder / "simpson.png"
+        file = self.file(folder, "simpson")
         draw(file, points, experts, router, line)
         return {"picture": str(file), **found}
 
