@@ -70,19 +70,61 @@ def naive(rule: str, previous: State, uploads: list[Upload]) -> dict[str, Array]
             new[name] = np.mean(np.sort(w, axis=0)[1:-1], axis=0)  # a fifth of five
     if rule == "krum":
         new |= naive_krum(previous, uploads, layers)
+    elif rule == "centered-clipping":
+        new |= naive_centered_clipping(previous, uploads, layers)
     return new
 
 
 def naive_krum(
     previous: State, uploads: list[Upload], layers: list[str], malicious: int = 1
 ) -> dict[str, Array]:
-    vectors = [np.concatenate([array(upload.state[name]).ravel() for name in layers]) for upload in uploads]
+    """The client with the best worst rank; its statistics within the range of all but the outermost."""
+    floating = [name for name in previous if previous[name].is_floating_point()]
+    ranks = [
+        naive_ranks(uploads, names, malicious)
+        for names in (layers, [name for name in floating if name not in layers])
+        if names
+    ]
+    worst = [(max(own), sum(own), client) for client, own in enumerate(zip(*ranks, strict=True))]
+    winner = uploads[min(worst)[2]].state
+    new = {name: array(winner[name]) for name in floating}
+    for name in STATISTICS & set(floating):
+        ordered = np.sort(np.stack([array(upload.state[name]) for upload in uploads]), axis=0)
+        new[name] = np.clip(new[name], ordered[malicious], ordered[-1 - malicious])
+    return new
+
+
+def naive_ranks(uploads: list[Upload], names: list[str], malicious: int) -> list[int]:
+    vectors = [np.concatenate([array(upload.state[name]).ravel() for name in names]) for upload in uploads]
     scores = []
     for i, own in enumerate(vectors):
         others = sorted(np.sum((own - other) ** 2) for j, other in enumerate(vectors) if j != i)
         scores.append(sum(others[: len(vectors) - malicious - 2]))
-    winner = uploads[int(np.argmin(scores))].state
-    return {name: array(winner[name]) for name in previous if previous[name].is_floating_point()}
+    order = sorted(range(len(scores)), key=lambda client: (scores[client], client))
+    return [order.index(client) for client in range(len(scores))]
+
+
+def naive_centered_clipping(previous: State, uploads: list[Upload], layers: list[str]) -> dict[str, Array]:
+    floating = [name for name in previous if previous[name].is_floating_point()]
+    new = {}
+    for names in (layers, [name for name in floating if name not in layers]):
+        if not names:
+            continue
+        vectors = np.stack(
+            [np.concatenate([array(upload.state[name]).ravel() for name in names]) for upload in uploads]
+        )
+        center = np.median(vectors, axis=0)
+        lengths = np.linalg.norm(vectors - center, axis=1)
+        radius = np.sort(lengths)[(len(lengths) - 1) // 2]
+        moves = [
+            move * min(1.0, radius / length) if length else move
+            for move, length in zip(vectors - center, lengths, strict=True)
+        ]
+        center = center + np.mean(moves, axis=0)
+        ends = np.cumsum([array(previous[name]).size for name in names])
+        for name, part in zip(names, np.split(center, ends[:-1]), strict=True):
+            new[name] = part.reshape(array(previous[name]).shape)
+    return new
 
 
 def close(new: State, expected: dict[str, Array], previous: State) -> None:

@@ -47,16 +47,82 @@ def test_a_product_that_floats_round_up_does_not_trim_one_more() -> None:
     assert new["w"].item() == pytest.approx(values[7:93].mean().item())
 
 
-def test_statistics_and_the_number_of_samples_do_not_choose_the_winner_of_krum(make_uploads: Make) -> None:
-    previous = {"w": torch.zeros(1), "mean": torch.zeros(1)}
-    values = [(0.0, 900.0), (0.1, -900.0), (0.2, 0.0), (5.0, 0.0), (9.0, 0.0)]
-    uploads = [
+MEAN = frozenset({"mean"})
+
+
+def two_kinds(*values: tuple[float, float]) -> list[Upload]:
+    return [
         Upload(i, {"w": torch.tensor([w]), "mean": torch.tensor([m])}, num_samples=10**i)
         for i, (w, m) in enumerate(values)
     ]
-    new = build("krum")(previous, uploads, frozenset({"mean"}))
-    assert new["w"].item() == pytest.approx(0.1)
-    assert new["mean"].item() == -900.0
+
+
+ZEROS = {"w": torch.zeros(1), "mean": torch.zeros(1)}
+
+
+def test_the_winner_of_krum_is_central_among_parameters_and_among_statistics() -> None:
+    """Client 1 has the most central parameter and absurd statistics; sizes do not matter.
+
+    Scores (two nearest of five) of parameters: 5, 2, 5, 4705, 10345: ranks 1, 0, 2, 3, 4 (of equal ones the
+    lower client is ahead). Of statistics: 5, huge, 2, 2, 5: ranks 2, 4, 0, 1, 3. The worse of both ranks:
+    2, 4, 2, 3, 4; client 2 has the lower sum.
+    """
+    uploads = two_kinds((0.0, 1.0), (1.0, -900.0), (2.0, 2.0), (50.0, 3.0), (90.0, 4.0))
+    new = build("krum")(ZEROS, uploads, MEAN)
+    assert (new["w"].item(), new["mean"].item()) == (2.0, 2.0)
+
+
+def test_statistics_of_krum_stay_within_the_range_of_the_others() -> None:
+    """The winner's mean is the lowest of five, and with one hostile client the second lowest is the limit."""
+    uploads = two_kinds((0.0, -2.0), (0.0, 3.0), (9.0, 1.0), (-9.0, 2.0), (8.0, 2.0))
+    new = build("krum", malicious=1)(ZEROS, uploads, MEAN)
+    chosen = {(upload.state["w"].item(), upload.state["mean"].item()) for upload in uploads}
+    assert (new["w"].item(), -2.0) in chosen
+    assert 1.0 <= new["mean"].item() <= 2.0
+
+
+@pytest.mark.parametrize("rule", ["krum", "median", "trimmed-mean", "centered-clipping"])
+@pytest.mark.parametrize("seed", range(20))
+def test_central_parameters_do_not_carry_poisoned_statistics(rule: str, seed: int) -> None:
+    """A client of ten with the mean of all parameters and a running variance of 10⁶, twenty seeds."""
+    generator = torch.Generator().manual_seed(seed)
+    states = [
+        {"w": torch.randn(50, generator=generator), "var": 1 + torch.rand(5, generator=generator)}
+        for _ in range(9)
+    ]
+    hostile = {"w": torch.stack([state["w"] for state in states]).mean(0), "var": torch.full((5,), 1e6)}
+    uploads = [Upload(i, state, 10) for i, state in enumerate([hostile, *states])]
+    previous = {"w": torch.zeros(50), "var": torch.ones(5)}
+    new = build(rule)(previous, uploads, frozenset({"var"}))
+    assert 0.9 < float(new["var"].min()) <= float(new["var"].max()) < 2.6
+
+
+def test_centered_clipping_by_hand() -> None:
+    """Medians 2 and 0, distances 2, 1, 0, 1, 98 with median 1: moves −1, −1, 0, 1, 1. The center stays.
+
+    With a radius of two medians the moves are −2, −1, 0, 1, 2.
+    """
+    uploads = [Upload(i, {"w": torch.tensor([v, 0.0])}, 1) for i, v in enumerate([0.0, 1.0, 2.0, 3.0, 100.0])]
+    previous = {"w": torch.zeros(2)}
+    assert build("centered-clipping")(previous, uploads)["w"].tolist() == [2.0, 0.0]
+    assert build("centered-clipping", radius=2.0)(previous, uploads)["w"].tolist() == [2.0, 0.0]
+    # Median 1.5, distances 1.5, 0.5, 0.5, 1.5 with lower median 0.5: moves −0.5, −0.5, 0.5, 0.5.
+    assert build("centered-clipping")(previous, uploads[:4])["w"].tolist() == [1.5, 0.0]
+    # Nothing is clipped: the mean.
+    assert build("centered-clipping", radius=1e9)(previous, uploads)["w"].tolist() == pytest.approx(
+        [21.2, 0.0]
+    )
+
+
+def test_several_steps_of_centered_clipping_by_hand() -> None:
+    """0, 0, 6, 7, 8: median 6, distances 6, 6, 0, 1, 2 (median 2), moves −2, −2, 0, 1, 2: 6 − 1/5 = 5.8.
+
+    From there distances 5.8, 5.8, 0.2, 1.2, 2.2 (median 2.2), moves −2.2, −2.2, 0.2, 1.2, 2.2: 5.8 − 0.8/5.
+    """
+    uploads = [Upload(i, {"w": torch.tensor([v])}, 1) for i, v in enumerate([0.0, 0.0, 6.0, 7.0, 8.0])]
+    previous = {"w": torch.zeros(1)}
+    assert build("centered-clipping")(previous, uploads)["w"].item() == pytest.approx(5.8)
+    assert build("centered-clipping", steps=2)(previous, uploads)["w"].item() == pytest.approx(5.64)
 
 
 @pytest.mark.parametrize(

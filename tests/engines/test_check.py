@@ -58,25 +58,6 @@ def test_variances_are_found_by_module_type():
     } | {f"target.{part}.norm.running_var" for part in ("encoder", "projector")}
 
 
-def far(distance):
-    """A global model of norm 5, and an upload at this distance from it; counters do not count."""
-    expected = {"w": torch.tensor([3.0, 4.0]), "n": torch.tensor(0)}
-    state = {"w": torch.tensor([3.0, 4.0 + distance]), "n": torch.tensor(10**6)}
-    return Upload(0, state, 1), expected
-
-
-def test_the_distance_from_the_global_model_is_in_units_of_its_norm():
-    assert problem_with(*far(49.9), max_change=10.0) == ""
-    assert problem_with(*far(50.1), max_change=10.0) == (
-        "is 10.0 global norms from the global model: participation.max_change is 10"
-    )
-    assert problem_with(*far(1e6)) == ""
-
-
-def test_a_global_model_of_zeros_has_no_norm_to_compare_with():
-    assert problem_with(upload(), EXPECTED, max_change=1.0) == ""
-
-
 def test_claimed_images_and_other_numbers():
     assert problem_with(upload(num_samples=11), EXPECTED, max_images=10) == (
         "num_samples is 11, and participation.max_images is 10"

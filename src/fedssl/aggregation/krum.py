@@ -1,6 +1,12 @@
-"""Krum and Multi-Krum: the uploads that lie closest to their neighbours (Blanchard et al. 2017, §4)."""
+"""Krum and Multi-Krum: the uploads closest to their neighbours (Blanchard et al. 2017, §4).
+
+The paper's scores are of parameters. Normalisation statistics would pass unjudged with the parameters of a
+client that stays near the others, so they have scores of their own, and are bounded besides.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from pydantic import Field
@@ -27,9 +33,32 @@ class Krum(Robust):
                 f"and there are {len(states)}: lower aggregation.malicious "
                 "or aggregation.keep, or have more clients per round"
             )
-        scores = krum_scores(_squared_distances(states, layers), self.malicious)
-        best = scores.argsort(stable=True)[: self.keep].sort().values.tolist()  # ties: the lowest client id
-        return by_coordinate([states[index] for index in best], lambda values: values.mean(dim=1))
+        statistics = sorted(states[0].keys() - set(layers))
+        best = sorted(self._order(states, [layers, statistics])[: self.keep])
+        chosen = by_coordinate([states[index] for index in best], lambda values: values.mean(dim=1))
+        return {**chosen, **self._bounded(chosen, states, statistics)}
+
+    def _order(self, states: list[State], kinds: Iterable[list[str]]) -> list[int]:
+        """Clients from best to worst: by the worse of their ranks among parameters and among statistics."""
+        ranks = [
+            krum_scores(squared_distances(states, names), self.malicious).argsort(stable=True).argsort()
+            for names in kinds
+            if names
+        ]
+        both = torch.stack(ranks)
+        worst, total = both.amax(dim=0).tolist(), both.sum(dim=0).tolist()
+        return sorted(range(len(states)), key=lambda client: (worst[client], total[client], client))
+
+    def _bounded(self, chosen: State, states: list[State], names: list[str]) -> State:
+        """Statistics within the range that is left without the `malicious` lowest and highest clients."""
+        statistics = [{name: state[name] for name in names} for state in states]
+        lowest = by_coordinate(statistics, lambda values: _ordered(values)[:, self.malicious])
+        highest = by_coordinate(statistics, lambda values: _ordered(values)[:, -1 - self.malicious])
+        return {name: chosen[name].clamp(lowest[name], highest[name]) for name in names}
+
+
+def _ordered(values: Tensor) -> Tensor:
+    return values.sort(dim=1).values
 
 
 def krum_scores(squared_distances: Tensor, malicious: int) -> Tensor:
@@ -38,9 +67,10 @@ def krum_scores(squared_distances: Tensor, malicious: int) -> Tensor:
     return nearest[:, : len(squared_distances) - malicious - 2].sum(dim=1)
 
 
-def _squared_distances(states: list[State], layers: list[str]) -> Tensor:
+def squared_distances(states: list[State], names: list[str]) -> Tensor:
+    """Squared distances between all clients over the named tensors."""
     total = torch.zeros(len(states), len(states), dtype=torch.float64)
-    for name in layers:
+    for name in names:
         flat = [torch.split(state[name].reshape(-1), PIECE) for state in states]
         for piece in zip(*flat, strict=True):
             values = torch.stack(piece)

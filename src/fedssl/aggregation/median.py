@@ -12,10 +12,11 @@ class Median(Robust):
     """Of an even number of clients, the mean of the middle two."""
 
     def combine(self, states: list[State], layers: list[str]) -> State:
-        return by_coordinate(states, _median)
+        return by_coordinate(states, median)
 
 
-def _median(values: Tensor) -> Tensor:
+def median(values: Tensor) -> Tensor:
+    """The median of each row."""
     clients = values.shape[1]
     ordered = values.sort(dim=1).values
     return (ordered[:, (clients - 1) // 2] + ordered[:, clients // 2]) / 2

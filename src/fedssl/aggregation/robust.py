@@ -1,7 +1,7 @@
 """Rules that withstand some wrong or hostile uploads. They must see all uploads at once, and so hold them.
 
-Memory grows with the clients of a round. BatchNorm's statistics are treated as layers are, for a
-mean by samples would let in through them what is kept out elsewhere.
+Memory grows with the clients of a round. BatchNorm's statistics are judged and bounded as well: a mean by
+number of samples would let in through them what is kept out elsewhere.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from fedssl.state import State, Upload, distance
-from fedssl.vectors import flat, square
+from fedssl.state import State, Upload
 
 # No honest client comes near these; sums of what is within them are finite.
 LARGEST = 1e12  # a weight, a statistic, a loss
@@ -19,21 +18,19 @@ STEPS = 10**9  # by which a counter may change in a round
 def problem_with(
     upload: Upload,
     expected: Mapping[str, Tensor],
-    max_change: float = 0.0,
     max_images: int = 0,
     variances: Collection[str] = (),
 ) -> str:
     """Why the upload cannot be used (empty: it can). `expected` has the right names and shapes.
 
-    `max_change` and `max_images` are keys of `participation`; 0: no limit. `variances` are the names of
-    running variances of normalisation layers.
+    `max_images` is a key of `participation`; 0: no limit. `variances` are the names of running variances of
+    normalisation layers. How an upload compares with others is judged in `fedssl.engines.intake`.
     """
     return (
         _numbers(upload, max_images)
         or _names(upload.state, expected)
         or _tensors(upload.state, expected, variances)
         or _values(upload.values)
-        or _change(upload.state, expected, max_change)
     )
 
 
@@ -86,15 +83,3 @@ def _values(values: Mapping[str, float]) -> str:
         if isinstance(value, float) and not math.isfinite(value):
             return f"{name} is {value}"
     return ""
-
-
-def _change(state: State, expected: Mapping[str, Tensor], limit: float) -> str:
-    """Whether the upload is too far from the global model, in units of the global model's norm."""
-    names = [name for name, right in expected.items() if right.is_floating_point()]
-    norm = math.sqrt(sum(square(flat(expected[name])) for name in names)) if limit else 0.0
-    if not norm:
-        return ""
-    change = distance(state, expected, names) / norm
-    if change <= limit:
-        return ""
-    return f"is {change:,.1f} global norms from the global model: participation.max_change is {limit:g}"

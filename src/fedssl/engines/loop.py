@@ -14,11 +14,13 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
 from fedssl.engines.check import problem_with
+from fedssl.engines.intake import Intake
 from fedssl.engines.kinds import mean_by_kind, norms_by_kind
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
 from fedssl.engines.schedule import Slot, schedule
 from fedssl.engines.tasks import Outcome, Question, Task
+from fedssl.engines.traffic import WireTraffic
 from fedssl.errors import ConfigError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.method import ENCODER, Aggregate, ServerTools
@@ -28,7 +30,7 @@ from fedssl.privacy.canary import Canaries
 from fedssl.privacy.guard import Guard
 from fedssl.privacy.secure.server import Answer
 from fedssl.rng import numpy_rng
-from fedssl.state import Broadcast, ServerState, State, Upload, digest
+from fedssl.state import ServerState, Upload, digest
 
 
 class Clients(Protocol):
@@ -152,15 +154,21 @@ class RoundLoop:
             )
             for client in (*selected, *spares)
         ]
-        aggregate, folded = self.aggregate(server, number, report), 0
+        aggregate, intake, good = self.aggregate(server, number, report), self.intake(number, selected), 0
         outcomes = self.engine.run(tasks)
         for outcome in outcomes:
             sent.count(outcome)
-            folded += self._fold(outcome, number, server.seen_by(outcome.client), aggregate)
             report.outcomes.append(outcome)
-            if folded == len(selected):
+            if self._check(outcome, number, server):
+                for ready in intake.receive(outcome, server.seen_by(outcome.client).states):
+                    self._fold(ready, number, aggregate)
+            good += outcome.upload is not None
+            if good == len(selected):
                 break
         self._discard_unused(outcomes, tasks, report)
+        for ready in intake.finish():
+            self._fold(ready, number, aggregate)
+        folded = sum(outcome.upload is not None for outcome in report.outcomes)
         needed = self.guard.fewest(len(selected), self.config.participation.min_clients)
         if folded < needed:
             raise RunError(_too_few(number, folded, needed, report))
@@ -186,6 +194,15 @@ class RoundLoop:
         """What the uploads of a round are folded into; numbers about the whole go into the report."""
         return self.config.method.aggregate(server, number, self.guard.start(server, number, self.tools))
 
+    def intake(self, number: int, selected: Sequence[int]) -> Intake:
+        """Where the uploads of a round come in. The server knows sizes where it has dealt the images."""
+        return Intake(
+            self.config.participation,
+            [self.federation.num_images(client, number) for client in selected],
+            self.tools.statistics,
+            sees_models=not (self.guard.withholds or getattr(self.tools.rule, "client_side", False)),
+        )
+
     def _collect(self, tasks: Sequence[Task], report: RoundReport, sent: WireTraffic) -> None:
         """Let clients send what they have announced (secure aggregation); those that are lost have failed."""
 
@@ -206,30 +223,44 @@ class RoundLoop:
         earlier = {task.client: task.memory_round for task in tasks if task.client in lost}
         self.memory_rounds |= {client: round for client, round in earlier.items() if round}
 
-    def _fold(self, outcome: Outcome, number: int, server: ServerState, aggregate: Aggregate) -> bool:
-        """Fold one upload in, if it is good; its tensors are let go either way."""
-        if outcome.upload is not None:
-            outcome.digest = digest(outcome.upload.state) if self.config.log.audit else ""
-            outcome.failure = self._try_to_add(outcome.upload, server.states[0], aggregate)
-            if not outcome.failure:
-                outcome.upload.state = {}
-                if outcome.remembers:
-                    self.memory_rounds[outcome.client] = number
-                return True
-            outcome.upload = None
-            if outcome.remembers:
-                self.memories.discard(outcome.client, number)
-        return False
-
-    def _try_to_add(self, upload: Upload, expected: State, aggregate: Aggregate) -> str:
-        """Why the upload could not be folded in (empty: it was)."""
-        limits, other = self.config.participation, self.guard.expected(expected)
+    def _check(self, outcome: Outcome, number: int, server: ServerState) -> bool:
+        """Whether there is an upload that can be used as far as it alone can tell."""
+        upload = outcome.upload
+        if upload is None:
+            return False
+        outcome.digest = digest(upload.state) if self.config.log.audit else ""
+        model = server.seen_by(outcome.client).states[0]
+        other = self.guard.expected(model)
         if other is None:
-            problem = problem_with(upload, expected, limits.max_change, limits.max_images, self.variances)
+            most = self.config.participation.max_images
+            outcome.failure = problem_with(upload, model, most, self.variances)
         else:
-            problem = problem_with(upload, other)
-        if problem:
-            return problem
+            outcome.failure = problem_with(upload, other)
+        if outcome.failure:
+            self._refuse(outcome, number)
+        return not outcome.failure
+
+    def _fold(self, outcome: Outcome, number: int, aggregate: Aggregate) -> None:
+        """Fold one upload in, unless it was refused; its tensors are released either way."""
+        upload = outcome.upload
+        assert upload is not None
+        if not outcome.failure:
+            outcome.failure = self._try_to_add(upload, aggregate)
+        if outcome.failure:
+            self._refuse(outcome, number)
+        else:
+            upload.state = {}
+            if outcome.remembers:
+                self.memory_rounds[outcome.client] = number
+
+    def _refuse(self, outcome: Outcome, number: int) -> None:
+        """The client has failed, and forgets the round."""
+        outcome.upload = None
+        if outcome.remembers:
+            self.memories.discard(outcome.client, number)
+
+    def _try_to_add(self, upload: Upload, aggregate: Aggregate) -> str:
+        """Why the upload could not be folded in (empty: it was)."""
         try:
             upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
             measured = aggregate.add(upload)
@@ -249,30 +280,6 @@ class RoundLoop:
         report.unused = sorted(task.client for task in tasks if task.client not in heard)
         for client in report.unused:
             self.memories.discard(client, report.round)
-
-
-class WireTraffic:
-    """What is sent and what comes back in a round: rounded, and counted in bytes."""
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
-        self.down = self.up = 0
-        self._rounded: dict[int, tuple[State, State]] = {}  # by identity of the model, which is kept alive
-
-    def round(self, broadcast: Broadcast) -> Broadcast:
-        """Round what one client is sent. A model that is sent to many clients is rounded once."""
-        return broadcast.map(self._round_model)
-
-    def _round_model(self, model: State) -> State:
-        if id(model) not in self._rounded:
-            rounded = model if self.dtype == "float32" else wire.round_to_dtype(model, self.dtype)
-            self._rounded[id(model)] = (model, rounded)
-        self.down += wire.num_bytes(model, self.dtype)
-        return self._rounded[id(model)][1]
-
-    def count(self, outcome: Outcome) -> None:
-        if outcome.upload is not None:
-            self.up += wire.num_bytes(outcome.upload.state, self.dtype)
 
 
 def server_tools(config: Config, model: Model) -> ServerTools:

@@ -23,10 +23,23 @@ class ParticipationConfig(Options):
     )
     timeout: float = Field(0.0, ge=0, description="seconds after which a client is too late; 0: never")
     max_change: float = Field(
+        100.0,
+        ge=0,
+        description="an upload is refused if its distance from the global model is more than this many norms "
+        "of that model and more than this many median distances of the others; 0: no limit (at servers of "
+        "sites: 10)",
+    )
+    max_weight: float = Field(
+        10.0,
+        ge=0,
+        description="a client counts for at most this many times the median number of images of the round's "
+        "clients; 0: no limit",
+    )
+    clip: float = Field(
         0.0,
         ge=0,
-        description="an upload is refused if its distance from the global model, divided by the "
-        "global model's norm, is larger; 0: no limit (`fedssl server`: 10)",
+        description="updates longer than this many median updates of the round are shortened; the server "
+        "then holds all uploads of a round in memory; 0: never",
     )
     max_images: int = Field(
         0, ge=0, description="an upload is refused if its client claims to have more images; 0: no limit"
