@@ -52,17 +52,19 @@ def test_pages_say_what_the_store_says(published: Pages) -> None:
 
 
 def test_every_stored_result_is_on_a_page(published: Pages) -> None:
-    shown = {
-        (words.split()[0], words.split()[1])
-        for file in published.files()
-        for words in re.findall(r"<!-- stored: table (.*?) -->", file.read_text())
-    }
+    shown = published.tables()
     for file in sorted(CELLS.glob("*.jsonl")):
         for line in read_lines(file):
             places = [line] if "text" in line else line["places"]
             assert any((place["table"], place["scale"]) in shown for place in places), places
-    measured = [line for paper in PAPERS for line in lines(published.stored, paper) if line.judged]
-    assert {(line.recipe.name, line.scale) for line in measured} <= shown  # to which the scoreboard links
+
+
+def test_the_scoreboard_links_to_tables_on_pages() -> None:
+    folder = ROOT / "docs" / "results"
+    links = re.findall(r"\]\((\S+?\.md)#(\S+?)\)", (folder / "index.md").read_text())
+    assert links
+    for page, anchor in set(links):
+        assert f"\n### {anchor.replace('-at-scale-', ' at scale ')}\n" in (folder / page).read_text()
 
 
 def test_a_page_that_was_edited_by_hand_is_found_and_mended(checkout: Path) -> None:

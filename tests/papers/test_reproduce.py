@@ -89,6 +89,10 @@ def test_a_wrong_choice_of_rows_columns_or_seeds(
 def test_names_with_commas_can_be_chosen() -> None:
     chosen = load("fedema-table12").at("smoke").select(columns="K = 20, 25 %,K = 5, 10 %")
     assert [column.name for column in chosen.columns] == ["K = 5, 10 %", "K = 20, 25 %"]
+    chosen = load("fedema-table3").at("midi").select(rows="FedEMA (autoscaler),FedBYOL, update-both")
+    assert [row.name for row in chosen.rows] == ["FedBYOL, update-both", "FedEMA (autoscaler)"]
+    chosen = load("fedema-table3").at("midi").select(rows="FedBYOL,FedEMA (autoscaler)")
+    assert [row.name for row in chosen.rows] == ["FedBYOL", "FedEMA (autoscaler)"]
 
 
 def test_failures_are_in_the_table_and_end_in_an_error(

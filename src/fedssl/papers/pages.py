@@ -46,6 +46,14 @@ class Pages:
             if "<!-- stored: " in file.read_text(encoding="utf-8"):
                 yield file
 
+    def tables(self) -> set[tuple[str, str]]:
+        """Names and scales of the tables that are on any page."""
+        blocks = (
+            found for file in self.files() for found in BLOCK.finditer(file.read_text(encoding="utf-8"))
+        )
+        words = (found["what"].split() for found in blocks)
+        return {(given[1], given[2]) for given in words if given[0] == "table" and len(given) == 3}
+
     def filled(self, file: Path) -> str:
         """The page with its blocks as the store has them."""
         return BLOCK.sub(lambda found: self._block(found["what"], file), file.read_text(encoding="utf-8"))
@@ -68,7 +76,7 @@ class Pages:
         kind, *words = what.split()
         makers: dict[str, Callable[..., str]] = {
             "table": self._table,
-            "scoreboard": lambda: scoreboard(self.stored),
+            "scoreboard": lambda: scoreboard(self.stored, self.tables()),
             "summary": lambda: summary(self.stored),
             "questions": lambda name: questions(self.stored, file.parent / name),
         }

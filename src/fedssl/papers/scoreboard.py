@@ -112,15 +112,24 @@ def summary(stored: Stored) -> str:
     return _count([line for paper in PAPERS for line in lines(stored, paper)], "the five papers'")
 
 
-def scoreboard(stored: Stored) -> str:
-    """A section for each paper, the orderings of follow-ups of ours after the paper's own."""
+def scoreboard(stored: Stored, shown: Collection[tuple[str, str]] = ()) -> str:
+    """A section for each paper, the orderings of follow-ups of ours after the paper's own.
+
+    Args:
+        stored: the results.
+        shown: names and scales of the tables that are on the papers' pages, to which lines link.
+    """
     parts = [f"**{summary(stored)}**"]
     for paper, (title, page) in PAPERS.items():
         found = lines(stored, paper)
-        parts += [f"## {title}", _count(found, "the paper's"), _grid([x for x in found if x.own], page)]
+        parts += [
+            f"## {title}",
+            _count(found, "the paper's"),
+            _grid([x for x in found if x.own], page, shown),
+        ]
         ours = [line for line in found if not line.own]
         if ours:
-            parts += ["Not in the paper:", _grid(ours, page)]
+            parts += ["Not in the paper:", _grid(ours, page, shown)]
     return "\n\n".join([*parts, "## How verdicts are reached", RULE, MARKS])
 
 
@@ -141,11 +150,11 @@ def _count(found: Sequence[Line], whose: str) -> str:
     return f"{len(words)} of {whose} {total} comparisons are measured: {counts}."
 
 
-def _grid(found: Sequence[Line], page: str) -> str:
-    return grid(HEAD, [_row(line, page) for line in found])
+def _grid(found: Sequence[Line], page: str, shown: Collection[tuple[str, str]]) -> str:
+    return grid(HEAD, [_row(line, page, shown) for line in found])
 
 
-def _row(line: Line, page: str) -> list[str]:
+def _row(line: Line, page: str, shown: Collection[tuple[str, str]]) -> list[str]:
     source = line.recipe.source.partition(", ")[2] or line.recipe.source
     if line.judged is None:
         many = f"{line.comparisons} comparisons" if line.comparisons > 1 else "1 comparison"
@@ -154,11 +163,13 @@ def _row(line: Line, page: str) -> list[str]:
     judged, verdict = line.judged, line.judged.verdict
     ours = NOTHING if verdict.mean is None else f"{verdict.mean:+.2f} {interval(verdict)}"
     mark = BOUNDED if judged.bounded else PUBLISHED if judged.published else ""
+    is_there = (line.recipe.name, line.scale) in shown
+    place = f"#{anchor(line.recipe.name, line.scale)}" if is_there else ""
     against = "; the paper's own numbers contradict this" if judged.contradicted else ""
     return [
         f"{line.claim}: {judged.text}" if line.claim else judged.text,
         judged.where,
-        f"[{source}]({page}#{anchor(line.recipe.name, line.scale)})",
+        f"[{source}]({page}{place})",
         _range(line.paper),
         ours.removesuffix(f" {NOTHING}"),
         line.scale,
