@@ -68,11 +68,23 @@ def naive(rule: str, previous: State, uploads: list[Upload]) -> dict[str, Array]
             new[name] = np.median(w, axis=0)
         elif rule == "trimmed-mean":
             new[name] = np.mean(np.sort(w, axis=0)[1:-1], axis=0)  # a fifth of five
+    if rule == "fedexp":
+        new = extrapolated(previous, uploads, layers)
     if rule == "krum":
         new |= naive_krum(previous, uploads, layers)
     elif rule == "centered-clipping":
         new |= naive_centered_clipping(previous, uploads, layers)
     return new
+
+
+def extrapolated(previous: State, uploads: list[Upload], layers: list[str]) -> dict[str, Array]:
+    mean, n = naive("fedavg", previous, uploads), np.array([float(each.num_samples) for each in uploads])
+    lengths = [
+        sum(np.sum((array(each.state[i]) - array(previous[i])) ** 2) for i in layers) for each in uploads
+    ]
+    moved = sum(np.sum((mean[i] - array(previous[i])) ** 2) for i in layers)
+    step = max(1.0, float(n @ lengths / n.sum() / (2 * (moved + 1e-3))))
+    return {**mean, **{i: array(previous[i]) + step * (mean[i] - array(previous[i])) for i in layers}}
 
 
 def naive_krum(

@@ -54,6 +54,26 @@ def test_two_clients(rule: str, expected: tuple[float, float]) -> None:
     assert new["count"].item() == 9
 
 
+@pytest.mark.parametrize(
+    ("images", "step"),
+    [
+        # Updates of 3 and −1, ε = 1/4.
+        ((1, 1), 5 / (2 * (1 + 0.25))),  # Σ p‖Δ‖² = (9 + 1)/2 = 5, ‖Δ̄‖² = 1: η = 2
+        ((3, 1), 1.0),  # Σ p‖Δ‖² = (27 + 1)/4 = 7, ‖Δ̄‖² = 4: 7/8.5 is below 1
+    ],
+)
+def test_fedexp(images: tuple[int, int], step: float) -> None:
+    previous = {"w": torch.tensor([2.0]), "mean": torch.tensor([0.0])}
+    uploads = [
+        Upload(0, {"w": torch.tensor([5.0]), "mean": torch.tensor([1.0])}, images[0]),
+        Upload(1, {"w": torch.tensor([1.0]), "mean": torch.tensor([1.0])}, images[1]),
+    ]
+    mean_update = (3 * images[0] - images[1]) / sum(images)
+    new = build("fedexp", eps=0.25)(previous, uploads, frozenset({"mean"}))
+    assert new["w"].item() == pytest.approx(2 + step * mean_update)
+    assert new["mean"].item() == 1.0  # statistics are averaged, not extrapolated
+
+
 def test_m_dawa_has_one_angle_for_all_layers_and_l_dawa_one_for_each() -> None:
     previous = {"a": torch.tensor([1.0]), "b": torch.tensor([1.0])}
     uploads = [Upload(0, {"a": torch.tensor([3.0]), "b": torch.tensor([-4.0])}, 1)]

@@ -53,6 +53,15 @@ def test_learning_rates_by_hand():
     assert learning_rate(TrainConfig(lr=0.3, schedule="constant"), 9, 10) == 0.3
 
 
+def test_a_rate_that_falls_within_the_round_by_hand():
+    """Of 0.2 a client loses three quarters: half of them by the middle of the round."""
+    config = TrainConfig(lr=0.2, schedule="constant", round_decay=0.75)
+    rates = [learning_rate(config, 3, 10, done) for done in (0, 0.5, 1)]
+    assert rates == pytest.approx([0.2, 0.125, 0.05])
+    falling = TrainConfig(lr=0.2, schedule="cosine", round_decay=0.75)
+    assert learning_rate(falling, 6, 10, 0.5) == pytest.approx(0.0625)  # half of it in the sixth round of ten
+
+
 def rates_by_epoch(rounds, epochs, **keys):
     """The rate of the only step of every local epoch, over all rounds."""
     config = TrainConfig(lr=1.0, schedule="step", **keys)

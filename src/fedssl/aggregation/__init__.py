@@ -13,6 +13,7 @@ AGGREGATIONS = Registry(
     "aggregation",
     {
         "fedavg": "fedssl.aggregation.fedavg:FedAvg",
+        "fedexp": "fedssl.aggregation.fedexp:FedExP",
         "fixed-norms": "fedssl.aggregation.fixed_norms:FixedNorms",
         "loss": "fedssl.aggregation.loss:Loss",
         "euc": "fedssl.aggregation.euc:Euc",

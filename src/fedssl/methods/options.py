@@ -20,6 +20,13 @@ class TrainConfig(Options):
         "cosine",
         description="learning rate: cosine over rounds; step: ×gamma at milestones, also within rounds",
     )
+    round_decay: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the learning rate that is lost within every round, along a cosine; 0: the rate "
+        "changes between rounds only",
+    )
     freeze: int = Field(
         0,
         ge=0,

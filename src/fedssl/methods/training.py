@@ -142,16 +142,17 @@ def learning_rate(config: TrainConfig, round: int, rounds: int, done: float = 0.
         config: names the schedule.
         round: number of the round, from 1.
         rounds: number of rounds of the run.
-        done: share of the round's local epochs before this step. Only `step` uses it: it counts local
-            epochs, not rounds, so that the rate does not depend on how often clients communicate.
+        done: share of the round's local epochs before this step. Only `round_decay` and `step` use it: the
+            latter counts local epochs, so that the rate does not depend on how often clients communicate.
     """
+    rate = config.lr * (1 - config.round_decay * 0.5 * (1 - math.cos(math.pi * done)))
     if config.schedule == "cosine":
-        return config.lr * 0.5 * (1 + math.cos(math.pi * ((round - 1) / rounds)))
+        return rate * 0.5 * (1 + math.cos(math.pi * ((round - 1) / rounds)))
     if config.schedule == "step":
         progress = (round - 1 + done) / rounds + 1e-9  # rounding must not delay a milestone
         passed = sum(progress >= milestone for milestone in config.milestones)
-        return config.lr * config.gamma**passed
-    return config.lr
+        return rate * config.gamma**passed
+    return rate
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
