@@ -198,7 +198,7 @@ class RoundLoop:
         """Where the uploads of a round come in. The server knows sizes where it has dealt the images."""
         return Intake(
             self.config.participation,
-            [self.federation.num_images(client, number) for client in selected],
+            sizes(self.federation, number, selected),
             self.tools.statistics,
             sees_models=not (self.guard.withholds or getattr(self.tools.rule, "client_side", False)),
         )
@@ -338,10 +338,14 @@ def plan_round(
     config: Config, federation: Federation, round: int, selected: Sequence[int], spares: Sequence[int]
 ) -> dict[int, Slot]:
     """Threads and turns of the clients of a round; those asked beyond them have no share, and begin last."""
-    images = [federation.num_images(client % federation.clients, round) for client in selected]
-    plan = schedule(images, config.engine.threads, config.engine.wave or 1)
+    plan = schedule(sizes(federation, round, selected), config.engine.threads, config.engine.wave or 1)
     last = Slot(config.engine.threads, len(selected))
     return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)
+
+
+def sizes(federation: Federation, round: int, clients: Sequence[int]) -> list[int]:
+    """How many images each client has. Canaries (`fedssl.privacy.canary`) have numbers after the clients."""
+    return [federation.num_images(client % federation.clients, round) for client in clients]
 
 
 def _too_few(number: int, folded: int, needed: int, report: RoundReport) -> str:
