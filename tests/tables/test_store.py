@@ -213,6 +213,22 @@ def test_a_key_that_is_new_since_does_not_make_a_cell_stale(
     assert not results.stale
 
 
+def test_limits_for_broken_uploads_do_not_make_a_cell_stale(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    """They change nothing where no upload is refused; their defaults may be tightened."""
+    run(small, tmp_path, seeds=1)
+    before = lines(tmp_path)
+    assert all("max_change" not in line["config"]["participation"] for line in before)
+    for line in before:
+        line["config"]["participation"]["max_change"] = 0.5
+    file = tmp_path / "cells" / "mine.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in before))
+    results = shown(small, tmp_path, seeds=1)
+    assert len(results.outcomes) == 4
+    assert not results.stale
+
+
 def test_a_key_that_is_gone_makes_it_stale(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     run(small, tmp_path, seeds=1)
     text = (tmp_path / "cells" / "mine.jsonl").read_text().replace('"train":{', '"train":{"bygone":1,')
