@@ -58,7 +58,10 @@ class RunDir:
         """A new run; a folder that holds one already is left alone."""
         run = RunDir(path)
         if (run.path / "config.toml").exists():
-            raise RunError(f"{path} holds a run already: `fedssl resume {path}`, or choose another --out")
+            raise RunError(
+                f"{path} holds a run already: continue it with {run.how_to_continue()}, "
+                "or choose another --out"
+            )
         if run.path.exists() and not run.path.is_dir():
             raise RunError(f"{path} is a file; --out wants a folder")
         try:
@@ -105,6 +108,13 @@ class RunDir:
             raise ConfigError(f"{file} is cut off: its last section is missing")
         with names_from(self.path):
             return from_values(values)
+
+    def how_to_continue(self) -> str:
+        """The command that continues this run, in words: sites are with their server, not on this machine."""
+        engine: Any = {}
+        with suppress(ConfigError):
+            engine = read_toml(self.path / "config.toml").get("engine")
+        return how_to_continue(self.path, isinstance(engine, Mapping) and bool(engine.get("sites")))
 
     def write_config(self, config: Config) -> None:
         """The config with a checksum: a run whose config was changed by accident would be another run."""
@@ -210,7 +220,7 @@ class RunDir:
     def encoder_description(self) -> dict[str, Any]:
         file = self.path / "encoder.json"
         if not file.exists():
-            raise RunError(f"{self.path} has no encoder yet: `fedssl resume {self.path}`")
+            raise RunError(f"{self.path} has no encoder yet: continue it with {self.how_to_continue()}")
         return read_json(file)
 
     def append_evaluation(self, entry: dict[str, Any]) -> None:
@@ -222,8 +232,13 @@ class RunDir:
 
     def result(self) -> dict[str, Any]:
         if not self.result_file.exists():
-            raise RunError(f"{self.path} has not finished: `fedssl resume {self.path}`")
+            raise RunError(f"{self.path} has not finished: continue it with {self.how_to_continue()}")
         return read_json(self.result_file)
+
+
+def how_to_continue(path: Path, at_sites: bool) -> str:
+    """The command that continues a run, in words."""
+    return f"the `fedssl server` command with --out {path}" if at_sites else f"`fedssl resume {path}`"
 
 
 def client_sizes(partition: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> list[int]:

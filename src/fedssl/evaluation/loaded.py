@@ -96,6 +96,8 @@ def load_run(directory: RunDir, overrides: Mapping[str, Any]) -> LoadedRun:
     torch.set_num_threads(config.engine.all_threads or torch.get_num_threads())
     live = ServerRun(trained, directory.checkpoints)
     if live.round == 0:
-        raise RunError(f"{directory.path} has no checkpoint yet: `fedssl resume {directory.path}`")
+        raise RunError(
+            f"{directory.path} has no checkpoint yet: continue it with {directory.how_to_continue()}"
+        )
     recalibration = live.recalibration if recalibrates(config) else None
     return LoadedRun(directory, config, live, Models(live.runner, recalibration), overrides)

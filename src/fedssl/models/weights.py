@@ -69,10 +69,13 @@ def find_weights(config: ModelConfig) -> Weights:
 
 def _of_run(folder: Path) -> Weights:
     from fedssl.config import read_toml
+    from fedssl.rundir import RunDir
 
     config, file = folder / "config.toml", folder / "encoder.safetensors"
     if not file.is_file():
-        what = f"no encoder yet: `fedssl resume {folder}`" if config.is_file() else "no run: no config.toml"
+        what = "no run: no config.toml"
+        if config.is_file():
+            what = f"no encoder yet: continue it with {RunDir(folder).how_to_continue()}"
         raise ConfigError(f"model.init={folder}: {what}")
     found = _described(file, folder / "encoder.json")
     if not config.is_file():

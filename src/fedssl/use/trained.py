@@ -79,7 +79,7 @@ def load_trained(path: str | Path, device: str = "auto") -> Trained:
     """The encoder of a finished run."""
     directory = RunDir.open(path)
     if not (directory.path / "encoder.safetensors").exists():
-        raise RunError(f"{directory.path} has no encoder yet: `fedssl resume {directory.path}`")
+        raise RunError(f"{directory.path} has no encoder yet: continue it with {directory.how_to_continue()}")
     description = directory.encoder_description()
     encoder = rebuild(description)
     encoder.load_state_dict(load_tensors(directory.path / "encoder.safetensors")[0])

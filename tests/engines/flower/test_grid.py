@@ -530,7 +530,7 @@ def test_configs_that_make_no_sense_at_sites(tmp_path):
 def test_a_run_of_sites_is_not_resumed_as_a_simulation(tmp_path):
     config = at_sites(BASE, ["site-0"])
     RunDir.create(tmp_path / "a", config)
-    with pytest.raises(RunError, match="go on with `fedssl server`"):
+    with pytest.raises(RunError, match="continue it with the `fedssl server` command"):
         fedssl.resume(tmp_path / "a", quiet=True)
 
 

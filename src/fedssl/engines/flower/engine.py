@@ -83,7 +83,10 @@ class Flower(Engine):
         if self._grid is not None:
             return GridClients(self._grid, config, runner, federation, tell)
         if self.sites:
-            raise RunError("the clients of this run are at their sites: go on with `fedssl server`")
+            raise RunError(
+                "the clients of this run are at their sites: continue it with the `fedssl server` command "
+                "that started it"
+            )
         return Simulation(config, runner, federation, tell)
 
     def loop(

@@ -9,6 +9,7 @@ from fedssl.report.console import duration
 from fedssl.report.html.clients import client_sizes
 from fedssl.report.html.compare import Group, cell, measures, pairs, total_bytes
 from fedssl.report.html.files import RunFiles
+from fedssl.rundir import how_to_continue
 
 COLLAPSED = 0.1  # spread of features below which there is little left to tell images apart by
 
@@ -151,9 +152,7 @@ def warnings(run: RunFiles) -> list[str]:
             + (
                 "all rounds are done, its last step (probes, encoder) is not."
                 if run.done >= run.rounds
-                else f"the `fedssl server` command with --out {run.path} goes on where it was stopped."
-                if run.sites
-                else f"`fedssl resume {run.path}` goes on where it was stopped."
+                else f"{how_to_continue(run.path, bool(run.sites))} continues it."
             )
         )
     return told

@@ -335,7 +335,8 @@ function buildConfig({ config }) {
     html("th", { scope: "row", class: "key" }, key), html("td", { class: "value key" }, setting(value))));
   return [
     changed.length > 0 && plainTable("Keys that are not at their default.", [["key", "text"], ["value", "text"]], rows(changed)),
-    html("details", { open: state.open.config || !changed.length, toggle: (event) => { state.open.config = event.target.open; } },
+    !changed.length && html("p", {}, "All keys are at their defaults."),
+    html("details", { open: state.open.config, toggle: (event) => { state.open.config = event.target.open; } },
       html("summary", {}, `all ${config.length} keys`),
       plainTable("The whole config; bold: not at its default.", [["key", "text"], ["value", "text"]], rows(config))),
   ];

@@ -29,7 +29,7 @@ function sortable({ name, caption, columns, rows, order, set }) {
     }, column.label));
   });
   const table = html("table", {},
-    html("caption", {}, caption),
+    titled(caption),
     html("thead", {}, html("tr", {}, head)),
     html("tbody", {}, arranged.slice(0, more ? FEW : rows.length).map((row) => html("tr", {},
       row.map((each, place) => html("td", { class: cellClass(columns[place].unit) }, written(each, columns[place].unit)))))));
@@ -40,10 +40,13 @@ function sortable({ name, caption, columns, rows, order, set }) {
 
 function plainTable(caption, head, rows) {
   return scrolled(caption, html("table", {},
-    html("caption", {}, caption),
+    titled(caption),
     html("thead", {}, html("tr", {}, head.map(([label, unit]) => html("th", { scope: "col", class: cellClass(unit) }, label)))),
     html("tbody", {}, rows)));
 }
+
+// The words stay in view while the table scrolls below them.
+const titled = (caption) => html("caption", {}, html("span", {}, caption));
 
 // Wide tables scroll by themselves, by keyboard too.
 function scrolled(name, table) {
