@@ -25,6 +25,7 @@ from fedssl.engines.start import with_start_defaults
 from fedssl.errors import ConfigError, DataError, StopRun
 from fedssl.evaluation.models import Models
 from fedssl.evaluation.probes import Prober, make_prober
+from fedssl.evaluation.sites import SiteProbes, final_protocols
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
 from fedssl.models.adapters import merged_state
@@ -92,6 +93,7 @@ class Experiment:
         self.directory, self.config, self.listener = directory, config, listener
         self.audit = AuditLog(directory.path) if config.log.audit else None
         self.names: tuple[str, ...] = getattr(config.engine, "sites", ())
+        self.site_probes: list[dict[str, Any]] = []
 
     def execute(self) -> None:
         engine = self.config.engine
@@ -142,6 +144,7 @@ class Experiment:
         self.prober = make_prober(
             images, self.federation.test, config.data, config.probe, runner.device, config.seed
         )
+        self.sites = SiteProbes.of(config, self.live)
         self.spread = Spread.over(self.federation, config.data, runner.device)
         self.distance = _distance(self.federation) if config.engine.sees_clients else None
         directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
@@ -160,7 +163,13 @@ class Experiment:
         if self.audit:
             self.audit.note_start(directory.path / "config.toml", start)
         if not self._stopped():  # else only the probes are missing
-            self.live.train(self._after_round)
+            self.live.train(self._after_round, self._probe_sites)
+
+    def _probe_sites(self) -> None:
+        """Probes at the sites, after the last round; a site that sent none is named."""
+        self.site_probes = self.sites.final() if self.sites is not None else []
+        for left_out in self.site_probes[0]["left_out"] if self.site_probes else []:
+            self.listener.note(f"{left_out['site']} sent no accuracies: {left_out['reason']}")
 
     def _stopped(self) -> str:
         """Why a listener ended training after the last round (empty: none did)."""
@@ -198,6 +207,12 @@ class Experiment:
         """
         every = self.config.probe.every
         due = bool(every) and number % every == 0
+        at_sites = self.sites.monitor() if due and self.sites is not None else {}
+        probe = {**self._own_monitor(number, due, last), **at_sites}
+        return {"probe": probe} if probe else {}
+
+    def _own_monitor(self, number: int, due: bool, last: bool) -> dict[str, float]:
+        """The monitor on images of this machine; nothing where there are none, or it is not its turn."""
         if not len(self.federation.train) or (not due and not last):
             return {}
         began = time.monotonic()
@@ -212,13 +227,13 @@ class Experiment:
         warning = warn_of_collapse(mean["feature_std"], number)
         if warning:
             self.listener.note(warning)
-        return {"probe": {**mean, "seconds": time.monotonic() - began}}
+        return {**mean, "seconds": time.monotonic() - began}
 
     def _finish(self) -> None:
         directory, config = self.directory, self.config
         if config.engine.sees_clients:
             self._draw_partition()
-        probes = self._final_probes()
+        probes = [*self._final_probes(), *self.site_probes]
         encoder = self.models.exported(self.live.server, self.live.memory_rounds)
         images = self.federation.train
         directory.write_encoder(
@@ -239,7 +254,7 @@ class Experiment:
         seconds, views, failures = (sum(column) for column in zip(*rounds, strict=True))
         result = {
             "probes": probes,
-            "why_no_probes": Prober.why_not(images, self.federation.test) if self.prober is None else "",
+            "why_no_probes": "" if probes else self._why_no_probes(),
             "rounds": self.live.round,
             "stopped": self._stopped(),
             **({"extended": directory.extensions()} if directory.extensions() else {}),
@@ -253,11 +268,17 @@ class Experiment:
         directory.write_result(result)
         self.listener.finished(result, directory.path)
 
+    def _why_no_probes(self) -> str:
+        """Why there is nothing to probe with (empty: it was not asked for)."""
+        if self.sites is not None:
+            return "no site sent accuracies"
+        return Prober.why_not(self.federation.train, self.federation.test) if self.prober is None else ""
+
     def _final_probes(self) -> list[dict[str, Any]]:
         if self.prober is None or self.config.probe.protocol == "none":
             return []
         self.listener.note("probing the trained and the untrained encoder")
-        protocols = ["knn"] if self.config.probe.protocol == "knn" else ["linear", "knn"]
+        protocols = final_protocols(self.config.probe)
         protocols += ["classifier"] if self.models.classifies else []
         return self.models.probe(
             self.prober,

@@ -319,6 +319,38 @@ def test_sites_have_their_names(browser, tmp_path):
     assert "client 0" not in told
 
 
+def test_probes_of_sites_stand_by_name_with_their_spread(browser, tmp_path):
+    keys = {"engine.name": "flower", "engine.sites": ["berlin", "paris"], "data.name": "none"}
+    keys |= {"data.limit": 0, "data.size": 8, "data.channels": 1}
+    rows = [
+        {"site": "berlin", "images": 20, "accuracy": 0.8, "untrained": 0.5},
+        {"site": "paris", "images": 30, "accuracy": 0.7, "untrained": 0.5},
+    ]
+    left_out = [{"site": "rome", "reason": "the images have no labels"}]
+    probe = entry("linear at sites", 0.75, classes=()) | {
+        "spread": 0.0707,
+        "sites": rows,
+        "left_out": left_out,
+    }
+    run = run_dir(tmp_path / "run", metrics=METRICS, result=result(probe), **keys)
+    browser.open(write(tmp_path / "page.html", [run], None))
+    assert texts(browser, ".headline b") == ["75.0 %"]
+    assert "a linear probe of each site (mean ± 7.1 over 2 sites)" in texts(browser, ".headline > span")[0]
+    assert "75.0 % ± 7.1" in texts(browser, "#results td")
+    assert texts(browser, "#results tbody tr td")[-8:] == [
+        "berlin",
+        "20",
+        "80.0 %",
+        "50.0 %",
+        "paris",
+        "30",
+        "70.0 %",
+        "50.0 %",
+    ]
+    assert "Without: rome (the images have no labels)." in texts(browser, "#results p")
+    assert browser.errors == []
+
+
 # --- several runs -----------------------------------------------------------------------------------
 
 

@@ -89,18 +89,22 @@ class ServerRun(LiveRun):
         # Where clients are on this machine they can be asked at any time, else while the run trains.
         self._clients: Clients | None = InProcess(self.runner) if engine.sees_clients else None
         self.recalibration = Recalibration(
-            self.runner, self._ask, None if engine.sees_clients else stored_at(checkpoints)
+            self.runner, self.ask, None if engine.sees_clients else stored_at(checkpoints)
         )
 
-    def _ask(self, tasks: Sequence[Task]) -> Iterable[Outcome]:
+    def ask(self, tasks: Sequence[Task]) -> Iterable[Outcome]:
+        """Run tasks at the clients; those at sites can be asked while the run trains."""
         return out_of_reach(tasks) if self._clients is None else self._clients.run(tasks)
 
-    def train(self, after_round: Callable[[RoundReport], bool]) -> None:
+    def train(
+        self, after_round: Callable[[RoundReport], bool], before_leaving: Callable[[], None] = lambda: None
+    ) -> None:
         """Run the rounds that are left.
 
         Args:
             after_round: called after every round, when `round`, `server` and `memory_rounds` are up to date;
                 whether the run stops here.
+            before_leaving: called after the last round, while clients at sites can still be asked.
         """
         config, engine = self.config, self.config.engine
         clients = engine.clients(config, self.runner, self.federation)
@@ -119,6 +123,7 @@ class ServerRun(LiveRun):
 
             self.server = loop.run(self.server, self.round, follow)
             self.checkpoints.wait()
+            before_leaving()
         finally:
             clients.close()
             if not engine.sees_clients:

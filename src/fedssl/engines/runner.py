@@ -15,8 +15,9 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
 from fedssl.engines.loop import server_tools
+from fedssl.engines.measurements import measurement
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.recalibration import measure, pooling, some_views, statistics_of
+from fedssl.engines.recalibration import measure, some_views, statistics_of
 from fedssl.engines.start import load_start
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
@@ -45,7 +46,6 @@ from fedssl.state import (
     State,
     Upload,
     layer_distances,
-    restore,
     snapshot,
 )
 from fedssl.threads import with_threads
@@ -192,7 +192,7 @@ class ClientRunner:
         try:
             with torch.random.fork_rng(devices=[]), with_threads(task.threads):
                 self._seed(task)
-                outcome = self._measure(task) if task.measure else self._run(task, began)
+                outcome = measurement(self, task) if task.measure else self._run(task, began)
         except FedsslError:
             raise
         except ClientFailure as failure:
@@ -277,19 +277,6 @@ class ClientRunner:
             return broadcast
         norm = {name: memory.get(name, self.initial[name]) for name in self.boundary.private_norm}
         return broadcast.map(lambda model: {**self._frozen, **model, **norm})
-
-    def _measure(self, task: Task) -> Outcome:
-        """Statistics of the received encoder on this client's images, in place of a trained model."""
-        model = task.broadcast.model
-        restore(self.model, {**self.initial, **model})
-        found = self.measured(task.client, self.model.part("encoder"), task.measure == "by-batch")
-        state = {f"encoder.{name}": value for name, value in found.items()}
-        state = {name: state[name] for name in self.recalibrated}
-        upload = Upload(task.client, state, len(self.federation.parts[task.client]))
-        upload = pooling(self.config).on_client(
-            {name: model[name] for name in state}, upload, frozenset(state), task.round
-        )
-        return Outcome(task.client, upload)
 
     def measured(self, client: int, encoder: nn.Module, by_batch: bool = True) -> State:
         """Statistics of an encoder on one client's images."""

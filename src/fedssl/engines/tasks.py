@@ -7,8 +7,9 @@ from typing import Literal
 
 from fedssl.state import Broadcast, Upload
 
-# What a client normalises by while it measures statistics of the model it was sent (see `recalibration`).
-Measure = Literal["", "by-batch", "by-statistics"]
+# What a client is asked in place of training: statistics of the model that it was sent, by what it normalises
+# by meanwhile (see `recalibration`), or probes on its own labels: the kNN monitor, or all of a run's end.
+Measure = Literal["", "by-batch", "by-statistics", "monitor", "probes"]
 
 
 @dataclass(frozen=True)

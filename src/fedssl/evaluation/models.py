@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import nn
 
+from fedssl.engines.measurements import one_encoder
 from fedssl.engines.recalibration import Recalibration
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
@@ -80,7 +81,7 @@ class Models:
     @property
     def kind_of_client(self) -> str:
         """What `of_client` returns: a `global`, `cluster` or `personal` encoder."""
-        if self.one_for_all and not self.method.personalizes:
+        if one_encoder(self.runner):
             return "global"
         return "personal" if self.method.evaluates == "global" else self.method.evaluates
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from fedssl.options import Options
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from fedssl.data.images import ImageSet
+    from fedssl.data.options import DataConfig
 
 
 class ProbeConfig(Options):
@@ -18,6 +25,11 @@ class ProbeConfig(Options):
         None,
         description="measure BatchNorm's statistics of the global encoder at the clients before it is probed "
         "or exported; none: where the aggregation rule scales weights",
+    )
+    at_sites: bool = Field(
+        False,
+        description="`fedssl server`: sites with labels probe the encoder on their own images and send the "
+        "accuracies",
     )
     features: Literal["pooled", "map"] = Field(
         "pooled",
@@ -42,6 +54,20 @@ class ProbeConfig(Options):
     lr: float = Field(3e-3, gt=0, description="linear, epochs")
     optimizer: Literal["adam", "sgd"] = Field("adam", description="linear, epochs")
     milestones: tuple[int, ...] = Field((), description="linear, epochs: after these the rate is ×0.1")
+
+    def at_site(
+        self,
+        encoder: nn.Module,
+        untrained: nn.Module | None,
+        images: ImageSet,
+        data: DataConfig,
+        device: torch.device,
+        seed: int,
+    ) -> dict[str, float]:
+        """Probes on a site's own images (`fedssl.evaluation.sites.probe_own_images`)."""
+        from fedssl.evaluation.sites import probe_own_images
+
+        return probe_own_images(encoder, untrained, images, self, data, device, seed)
 
 
 class SemiConfig(Options):

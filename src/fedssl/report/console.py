@@ -160,7 +160,8 @@ def final_table(probes: list[dict[str, Any]]) -> Table:
             probe["protocol"],
             probe["model"],
             probe["images"],
-            f"{probe['accuracy']:.1%}",
+            f"{probe['accuracy']:.1%}"
+            + (f" ± {probe['spread']:.1%}" if probe.get("spread") is not None else ""),
             f"{probe['macro_f1']:.1%}",
             f"{probe['untrained']:.1%}",
             f"{100 * probe['gain']:+.1f}",

@@ -41,6 +41,7 @@ class JournalListener(Listener):
             seconds=line["seconds"],
             **({"loss": line["loss"]} if "loss" in line else {}),
             **({"knn": line["probe"]["knn"]} if "knn" in line.get("probe", {}) else {}),
+            **({"site_knn": line["probe"]["site_knn"]} if "site_knn" in line.get("probe", {}) else {}),
             **({"received": line["bytes_up"], "sent": line["bytes_down"]} if "bytes_up" in line else {}),
         )
         for failure in line["failed"]:
@@ -56,7 +57,11 @@ class JournalListener(Listener):
     def finished(self, result: dict[str, Any], path: Path) -> None:
         for probe in result["probes"]:
             accuracy, before = probe["accuracy"], probe["untrained"]
-            emit("note", text=f"{probe['protocol']} probe: {accuracy:.1%} (untrained encoder: {before:.1%})")
+            spread = f" ± {probe['spread']:.1%}" if probe.get("spread") is not None else ""
+            emit("note", text=f"probe {probe['protocol']}: {accuracy:.1%}{spread} (untrained: {before:.1%})")
+            for site in probe.get("sites", []):
+                text = f"{site['site']}: {site['accuracy']:.1%} of {site['images']:,} images"
+                emit("note", text=f"  {text} (untrained: {site['untrained']:.1%})")
         emit("note", text=f"finished after {result['rounds']} rounds; wrote {path}/encoder.safetensors")
 
     def _name(self, client: int) -> str:

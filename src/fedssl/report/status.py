@@ -36,7 +36,7 @@ class Status:
         done, rounds: complete rounds, and how many there will be.
         written: when the last round was recorded, in seconds since 1970.
         last: the last line of metrics.jsonl without its clients.
-        knn: the last kNN monitor, if there is one.
+        knn: the last kNN monitor, if there is one: the server's, else the mean over sites.
         totals: bytes in each direction.
         sites: sites by name, or clients by number.
     """
@@ -61,14 +61,14 @@ def status_of(run: str | Path) -> Status:
     last = metrics[-1] if metrics else {}
     source = directory.metrics_file if metrics else directory.path / "config.toml"
     written = source.stat().st_mtime
-    knn = [line["probe"]["knn"] for line in metrics if "knn" in line.get("probe", {})]
+    probes = [line["probe"] for line in metrics if {"knn", "site_knn"} & line.get("probe", {}).keys()]
     return Status(
         state=_state(directory, metrics, written),
         done=int(last.get("round", 0)),
         rounds=config.rounds,
         written=written,
         last={key: value for key, value in last.items() if isinstance(value, int | float)},
-        knn=knn[-1] if knn else None,
+        knn=probes[-1].get("knn", probes[-1].get("site_knn")) if probes else None,
         totals={key: sum(line.get(key, 0) for line in metrics) for key in ("bytes_up", "bytes_down")},
         sites=_sites(directory, metrics, tuple(getattr(config.engine, "sites", ()))),
     )

@@ -127,8 +127,8 @@ def _probes(directory: RunDir, trained: Trained) -> str:
     rows: list[dict[str, Any]] = result.get("probes", [])
     lines = ["| probe | encoder | images | accuracy | untrained |", "|---|---|---|---|---|"]
     lines += [
-        f"| {row['protocol']} | {row['model']} | {row['images']} | {100 * row['accuracy']:.1f} % | "
-        f"{100 * row['untrained']:.1f} % |"
+        f"| {row['protocol']} | {row['model']} | {row['images']} "
+        f"| {100 * row['accuracy']:.1f}{_spread(row)} % | {100 * row['untrained']:.1f} % |"
         for row in rows
     ]
     why = result.get("why_no_probes") or "the run was not asked to probe it"
@@ -140,6 +140,11 @@ def _probes(directory: RunDir, trained: Trained) -> str:
             f"({100 * scores['encoder_untrained']:.1f} % with the same classifier on the untrained encoder)."
         )
     return found
+
+
+def _spread(row: dict[str, Any]) -> str:
+    """± the standard deviation over sites, where sites probed."""
+    return "" if row.get("spread") is None else f" ± {100 * row['spread']:.1f}"
 
 
 def _limits(config: Config, trained: Trained) -> str:

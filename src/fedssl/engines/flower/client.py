@@ -55,6 +55,9 @@ def train(message: Message, context: Context) -> Message:
 def report_round(text: Mapping[str, Any], outcome: Outcome, received: int, sent: int) -> None:
     """One line of the site's log."""
     number = int(text["round"])
+    if text.get("measure"):
+        emit("note", text=_describe_measurement(outcome))
+        return
     if outcome.failure or outcome.upload is None:
         emit("failed", "warning", who=f"round {number}: this site was", reason=outcome.failure)
         return
@@ -68,6 +71,19 @@ def report_round(text: Mapping[str, Any], outcome: Outcome, received: int, sent:
         received=received,
         sent=sent,
     )
+
+
+def _describe_measurement(outcome: Outcome) -> str:
+    """What the site measured in place of training."""
+    if outcome.upload is None:
+        return outcome.failure
+    found = {
+        name: value for name, value in outcome.upload.values.items() if name.endswith((".accuracy", "knn"))
+    }
+    if not found:
+        return "measured the statistics of normalisation layers on own images"
+    shown = ", ".join(f"{name.removesuffix('.accuracy')} {value:.1%}" for name, value in found.items())
+    return f"probes on {outcome.upload.values['tested']:.0f} own images: {shown}"
 
 
 @app.query("secure")

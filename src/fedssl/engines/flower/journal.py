@@ -94,6 +94,7 @@ def _round(line: Mapping[str, Any]) -> str:
     parts += [f"{line['images']:,} images", _seconds(line["seconds"])]
     parts += [f"loss {line['loss']:.4g}"] if "loss" in line else []
     parts += [f"kNN {line['knn']:.1%}"] if "knn" in line else []
+    parts += [f"kNN at sites {line['site_knn']:.1%}"] if "site_knn" in line else []
     parts += [f"{word} {_bytes(line[word])}" for word in ("received", "sent") if word in line]
     return ", ".join(parts)
 

@@ -225,15 +225,20 @@ class GridClients:
         """
         arrays: dict[int, tuple[State, Array]] = {}  # by identity of the model, which is kept alive
         letters: list[Letter] = []
+        absent: Found = {}
         for position, task in enumerate(tasks):
             for model in task.broadcast.states:
                 if id(model) not in arrays:
                     arrays[id(model)] = (model, messages.array(model, self.config.wire.dtype))
             longest = self.longest if kind == messages.TRAIN else 0
+            if task.client not in self.connected:
+                absent[position] = Outcome(task.client, failure="its node is not connected")
+                continue
             asked = Pending(position, task.client, self.connected[task.client], longest)
             packed = [arrays[id(model)][1] for model in task.broadcast.states]
             letters.append(Letter(self._text(task), packed, asked))
-        return self._push(letters, kind, self.config.participation.timeout)
+        waiting, gone = self._push(letters, kind, self.config.participation.timeout)
+        return waiting, absent | gone
 
     def _push(self, letters: Sequence[Letter], kind: str, limit: float) -> tuple[dict[str, Pending], Found]:
         """Letters on their way, and those whose node left a moment ago."""

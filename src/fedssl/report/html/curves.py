@@ -25,6 +25,13 @@ class Meaning:
 MEANINGS = {
     "loss": Meaning("loss", about="of the objective, mean over clients weighted by images"),
     "probe.knn": Meaning("kNN accuracy", "percent", "of the monitor, on test images"),
+    "probe.site_knn": Meaning(
+        "kNN accuracy at sites", "percent", "of the monitor, on own images of sites, mean over sites"
+    ),
+    "probe.site_knn_spread": Meaning(
+        "kNN spread over sites", "percent", "standard deviation of the sites' accuracies"
+    ),
+    "probe.site_feature_std": Meaning("spread of features at sites", about="mean over sites; 0: collapsed"),
     "probe.feature_std": Meaning("spread of features", about="about 1: they fill the sphere; 0: collapsed"),
     "divergence": Meaning(
         "divergence", about="distance of a client's encoder after training from the one it received"

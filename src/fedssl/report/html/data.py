@@ -108,20 +108,16 @@ def audited(run: RunFiles) -> list[dict[str, Any]]:
 def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] | None:
     """The number that a reader looks for first: that of the first probe, or else the monitor's last one."""
     if not run.probes:
-        monitor = [line for line in run.metrics if "knn" in line.get("probe", {})]
-        if not monitor:
-            return None
-        label = f"of test images are right by the kNN monitor in round {monitor[-1]['round']}"
-        return {
-            "label": label,
-            "accuracy": monitor[-1]["probe"]["knn"],
-            "untrained": None,
-            "centralized": None,
-        }
+        return _monitored(run, "knn", "") or _monitored(run, "site_knn", ", mean over sites")
     probe = run.probes[0]
     known = {each["protocol"]: each["accuracy"] for each in central.probes} if central is not None else {}
     whose = "" if probe["model"] == "global" else f", encoder: {probe['model']}"
-    names = {"linear": "a linear probe", "knn": "a nearest-neighbour probe"}
+    names = {
+        "linear": "a linear probe",
+        "knn": "a nearest-neighbour probe",
+        "linear at sites": f"a linear probe of each site{words.spread_over_sites(probe)}",
+        "knn at sites": f"a nearest-neighbour probe of each site{words.spread_over_sites(probe)}",
+    }
     by = names.get(probe["protocol"], f"the probe {probe['protocol']}")
     return {
         "label": f"of test images are right by {by}{whose}",
@@ -129,6 +125,15 @@ def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] |
         "untrained": probe["untrained"],
         "centralized": known.get(probe["protocol"]),
     }
+
+
+def _monitored(run: RunFiles, name: str, whose: str) -> dict[str, Any] | None:
+    """The last value of a kNN monitor as a headline."""
+    found = [line for line in run.metrics if name in line.get("probe", {})]
+    if not found:
+        return None
+    label = f"of test images are right by the kNN monitor in round {found[-1]['round']}{whose}"
+    return {"label": label, "accuracy": found[-1]["probe"][name], "untrained": None, "centralized": None}
 
 
 def _images(run: RunFiles, group: compare.Group, images: Images | None, left_out: str) -> dict[str, Any]:
@@ -144,7 +149,8 @@ def status(run: RunFiles) -> dict[str, Any]:
     recent = [line["seconds"] for line in run.metrics[-10:]]
     return {
         "finished": bool(run.result),
-        "labelled": bool(run.partition.get("holdings", {}).get("class")) or "knn" in _last_probe(run),
+        "labelled": bool(run.partition.get("holdings", {}).get("class"))
+        or {"knn", "site_knn"} & _last_probe(run).keys() != set(),
         "done": run.done,
         "rounds": run.rounds,
         "written": run.written,
@@ -196,6 +202,9 @@ def probes(run: RunFiles) -> list[dict[str, Any]]:
         "gain",
         "per_class",
         "confusion",
+        "spread",
+        "sites",
+        "left_out",
     )
     return [
         {**{key: probe.get(key) for key in keys}, "options": options}

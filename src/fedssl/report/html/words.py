@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedssl.report.console import duration
@@ -87,27 +87,43 @@ def _heterogeneity(run: RunFiles) -> str:
 
 def _outcome(run: RunFiles) -> str:
     if not run.result:
-        monitor = [line["probe"]["knn"] for line in run.metrics if "knn" in line.get("probe", {})]
-        if monitor:
-            return f"The kNN monitor says {_percent(monitor[-1])} at the moment."
+        for name, where in (("knn", ""), ("site_knn", " on own images of sites, in the mean,")):
+            monitor = [line["probe"][name] for line in run.metrics if name in line.get("probe", {})]
+            if monitor:
+                return f"The kNN monitor{where} says {_percent(monitor[-1])} at the moment."
         return "There is nothing to measure yet." if not run.metrics else ""
     if not run.probes:
         why = run.result.get("why_no_probes")
         reason = f"There are no probes: {why}. " if why else "No probes were asked for. "
+        if run.sites:
+            return reason + "Sites that have labels evaluate the encoder with probe.at_sites=true."
         return reason + "Nearest neighbours and the feature map show what the encoder takes for similar."
     probe = run.probes[0]
     gain = 100 * (probe["accuracy"] - probe["untrained"])
-    asked = {"linear": "A linear classifier", "knn": "A nearest-neighbour classifier"}.get(
-        probe["protocol"], f"The probe {probe['protocol']}"
-    )
+    asked = {
+        "linear": "A linear classifier",
+        "knn": "A nearest-neighbour classifier",
+        "linear at sites": "A linear classifier of each site",
+        "knn at sites": "A nearest-neighbour classifier of each site",
+    }.get(probe["protocol"], f"The probe {probe['protocol']}")
     compared = (
         f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "level with"
     )
     whose = "" if probe["model"] == "global" else f" ({probe['model']})"
+    spread = spread_over_sites(probe)
     return (
-        f"{asked} on the trained encoder{whose} is right on {_percent(probe['accuracy'])} of test images, "
-        f"{compared} the same probe on the untrained encoder ({_percent(probe['untrained'])})."
+        f"{asked} on the trained encoder{whose} is right on {_percent(probe['accuracy'])} of test images"
+        f"{spread}, {compared} the same probe on the untrained encoder ({_percent(probe['untrained'])})."
     )
+
+
+def spread_over_sites(probe: Mapping[str, Any]) -> str:
+    """How far the sites' own accuracies are apart; empty for a probe that is not the sites'."""
+    if "sites" not in probe:
+        return ""
+    count = len(probe["sites"])
+    spread = "" if probe["spread"] is None else f" ± {100 * probe['spread']:.1f}"
+    return f" (mean{spread} over {count} {'site' if count == 1 else 'sites'})"
 
 
 def _failed(run: RunFiles) -> str:

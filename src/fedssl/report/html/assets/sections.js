@@ -212,7 +212,8 @@ function buildResults({ probes }, set) {
   const probe = probes[at];
   const rows = probes.map((each, place) => html("tr", {}, html("th", { scope: "row" }, names[place]),
     html("td", {}, each.model), html("td", {}, each.images),
-    ["accuracy", "untrained"].map((key) => html("td", { class: "number" }, written(each[key], "percent"))),
+    html("td", { class: "number" }, `${written(each.accuracy, "percent")}${known(each.spread) ? ` ± ${(100 * each.spread).toFixed(1)}` : ""}`),
+    html("td", { class: "number" }, written(each.untrained, "percent")),
     html("td", { class: "number" }, known(each.gain) ? `${each.gain > 0 ? "+" : ""}${(100 * each.gain).toFixed(1)}` : NONE),
     html("td", { class: "number" }, written(each.macro_f1, "percent"))));
   const classes = (probe.per_class || []).map((row) => [row.class, row.count, row.precision, row.recall, row.f1]);
@@ -220,7 +221,7 @@ function buildResults({ probes }, set) {
     plainTable("Every probe beside the same probe on the untrained encoder.",
       [["probe", "text"], ["encoder", "text"], ["images", "text"], ["accuracy", "number"], ["untrained", "number"], ["gain", "number"], ["macro-F1", "number"]], rows),
     probes.length > 1 && html("div", { class: "controls" }, picker("details of", names.map((each) => [each, each]), names[at], (value) => set({ probe: value }))),
-    html("div", { class: "beside" },
+    probe.sites ? buildSites(probe, set) : html("div", { class: "beside" },
       html("div", {},
         html("h3", {}, "What is taken for what"),
         probe.confusion && probe.confusion.length
@@ -236,6 +237,18 @@ function buildResults({ probes }, set) {
             { label: "recall", unit: "percent" }, { label: "F1", unit: "percent" }],
         }))),
   ];
+}
+
+// A probe of every site on its own images.
+function buildSites({ sites, left_out: without }, set) {
+  return html("div", {},
+    html("h3", {}, "By site"),
+    sortable({
+      name: "sites", set, rows: sites.map((row) => [row.site, row.images, row.accuracy, row.untrained]),
+      caption: "Each site tests on its own images, and sends these numbers only.",
+      columns: [{ label: "site", unit: "text" }, { label: "test images", unit: "count" }, { label: "accuracy", unit: "percent" }, { label: "untrained", unit: "percent" }],
+    }),
+    without.length > 0 && html("p", { class: "soft" }, `Without: ${without.map(({ site, reason }) => `${site} (${reason})`).join(", ")}.`));
 }
 
 function buildClients({ partition, clients, site, names }, set) {
