@@ -1,10 +1,12 @@
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fedssl.cli import main
+from fedssl.cli import main, next_commands
 from tests.small import arguments, small_run
 from tests.suite.waiting import cpu_seconds, wait_until
 
@@ -91,6 +93,25 @@ def test_run_and_eval_by_command(tmp_path, capsys):
     stored = json.loads((tmp_path / "run" / "evaluations.jsonl").read_text())
     assert stored["protocol"] == "knn"
     assert stored["overrides"] == {"probe.neighbours": 5}
+
+
+def test_a_run_ends_with_its_report_and_three_commands_that_work(tmp_path, capsys):
+    run = tmp_path / "my run"
+    assert (
+        main(["run", *arguments(rounds=1, **{"probe.protocol": "knn"}), "--report", "--out", str(run)]) == 0
+    )
+    told, _, after = capsys.readouterr().out.partition("\nnext\n")
+    assert f"wrote {run}/report.html" in told
+    commands = [line.split("  ")[1] for line in after.splitlines()]
+    assert [command.split()[1] for command in commands] == ["eval", "embed", "export"]
+    assert main(shlex.split(commands[0])[1:]) == 0
+
+
+def test_no_probe_is_proposed_without_labels():
+    shown = next_commands(Path("runs/a"), reported=False, labelled=False).splitlines()
+    assert [line.split()[1] for line in shown] == ["report", "embed", "export"]
+    shown = next_commands(Path("runs/a"), reported=True, labelled=False).splitlines()
+    assert [line.split()[1] for line in shown] == ["embed", "export", "search"]
 
 
 def test_eval_refuses_keys_that_would_mean_nothing(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,18 +105,30 @@ def _run(options: argparse.Namespace) -> None:
     if options.report:
         looking.write_page([run.path], run.path / "report.html")
     if not options.quiet:
-        print(f"\nnext\n{next_commands(run.path, reported=options.report)}")
+        labelled = not run.result["why_no_probes"]
+        print(f"\nnext\n{next_commands(run.path, options.report, labelled)}")
 
 
-def next_commands(run: Path, reported: bool) -> str:
-    """What most people do with a run."""
+def next_commands(path: Path, reported: bool, labelled: bool) -> str:
+    """The three commands that most people need after a run.
+
+    Args:
+        path: the run's folder.
+        reported: whether its report has been written.
+        labelled: whether its images have labels to evaluate it with.
+    """
+    run = shlex.quote(str(path))
     commands = {
         f"fedssl report {run} -o report.html": "a page with curves, clients, feature map and neighbours",
         f"fedssl eval {run} --protocol knn": "another probe; `fedssl list protocols` shows all",
         f"fedssl embed {run} IMAGES -o vectors.parquet": "vectors of your images",
         f"fedssl export {run} --to onnx -o encoder": "the encoder for other programs",
+        f"fedssl search {run} IMAGE IMAGES": "images similar to one of yours",
     }
-    shown = list(commands.items())[1 if reported else 0 :][:3]
+    left_out = {"report" if reported else "", "" if labelled else "eval"}
+    shown = [(command, about) for command, about in commands.items() if command.split()[1] not in left_out][
+        :3
+    ]
     width = max(len(command) for command, _ in shown)
     return "\n".join(f"  {command:<{width}}  {about}" for command, about in shown)
 

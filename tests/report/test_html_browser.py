@@ -380,12 +380,16 @@ def test_a_comparison(browser, several):
     browser.value(f"({select})(document.querySelector('#comparison select'))")
     assert "+10.0 ± 0.0" in texts(browser, "#comparison td")
     assert texts(browser, "#results td")[2] == "80.0 %"
+    assert (
+        texts(browser, "#map h2 a") == texts(browser, "#results h2 a") == ["fedema (seed 0)"]
+    )  # whose it is
     browser.value(
         "(s => { s.selectedIndex = 3; s.dispatchEvent(new Event('change')); })"
         "(document.querySelector('#run select'))"
     )
     settle(browser)
     assert texts(browser, "#results td")[2] == "71.0 %"
+    assert texts(browser, "#results h2 a") == ["fedavg (seed 1)"]
     assert browser.errors == []
 
 

@@ -8,7 +8,8 @@ const current = () => shown.runs.find((run) => run.id === state.run) || shown.ru
 function place(section, force) {
   const main = document.getElementById("main");
   const value = section.take(shown, current());
-  const text = JSON.stringify(value);
+  const whose = section.one && shown.runs.length > 1 ? runLabel(current()) : null; // of several runs
+  const text = JSON.stringify([value, whose]);
   let element = document.getElementById(section.id);
   if (value === null) { if (element) element.remove(); delete drawn[section.id]; return; }
   if (!force && drawn[section.id] === text) { main.append(element); return; }
@@ -20,7 +21,8 @@ function place(section, force) {
     place(section, true);
   };
   const built = html("section", { id: section.id, "aria-labelledby": `${section.id}-title` },
-    html("h2", { id: `${section.id}-title` }, section.title), section.build(value, set));
+    html("h2", { id: `${section.id}-title` }, section.title,
+      whose && html("a", { class: "whose", href: "#run" }, whose)), section.build(value, set));
   if (section.id === "map" && !value.map) built.classList.add("wide"); // a line of text, not a picture
   tip.hide();
   if (element) element.replaceWith(built);

@@ -363,14 +363,14 @@ const SECTIONS = [
       runs: doc.runs.map(({ label, seed, summary, warnings, facts, headline: head }) => ({ label, seed, summary, warnings, facts, headline: head })),
     }),
   },
-  { id: "map", title: "Feature map", take: (doc, run) => run.images, build: (value, set) => (value.map ? buildMap(value, set) : note(value.why_not)) },
-  { id: "neighbours", title: "Nearest neighbours", take: (doc, run) => (run.images.strips ? run.images : null), build: buildStrips },
-  { id: "results", title: "Probes", take: (doc, run) => (run.probes.length ? { probes: run.probes } : null), build: buildResults },
+  { id: "map", one: true, title: "Feature map", take: (doc, run) => run.images, build: (value, set) => (value.map ? buildMap(value, set) : note(value.why_not)) },
+  { id: "neighbours", one: true, title: "Nearest neighbours", take: (doc, run) => (run.images.strips ? run.images : null), build: buildStrips },
+  { id: "comparison", title: "Comparison", take: (doc) => doc.comparison, build: buildComparison },
+  { id: "results", title: "Probes", one: true, take: (doc, run) => (run.probes.length ? { probes: run.probes } : null), build: buildResults },
   {
     id: "about", title: "The run", build: buildAbout,
     take: (doc, run) => (doc.runs.length > 1 ? null : { run: { summary: run.summary, warnings: run.warnings, facts: run.facts } }),
   },
-  { id: "comparison", title: "Comparison", take: (doc) => doc.comparison, build: buildComparison },
   {
     id: "curves", title: "Curves",
     take: (doc, run) => {
@@ -381,11 +381,11 @@ const SECTIONS = [
   },
   { id: "run", title: "One run", take: (doc, run) => (doc.runs.length > 1 ? { runs: doc.runs.map(({ id, label, seed }) => ({ id, label, seed })), run } : null), build: buildRun },
   {
-    id: "clients", title: "Clients", build: buildClients,
+    id: "clients", one: true, title: "Clients", build: buildClients,
     take: (doc, run) => (run.clients.rows.length ? { partition: run.partition, clients: run.clients, names: run.names, site: Boolean(run.names) } : null),
   },
   { id: "audit", title: "Privacy audit", take: (doc, run) => (run.audit.length ? { audit: run.audit } : null), build: buildAudit },
-  { id: "samples", title: "Samples", take: (doc, run) => (run.samples.length ? { samples: run.samples } : null), build: buildSamples },
-  { id: "failures", title: "Failures", take: (doc, run) => ({ failures: run.failures, names: run.names }), build: buildFailures },
-  { id: "config", title: "Configuration", take: (doc, run) => ({ config: run.config }), build: buildConfig },
+  { id: "samples", one: true, title: "Samples", take: (doc, run) => (run.samples.length ? { samples: run.samples } : null), build: buildSamples },
+  { id: "failures", one: true, title: "Failures", take: (doc, run) => ({ failures: run.failures, names: run.names }), build: buildFailures },
+  { id: "config", one: true, title: "Configuration", take: (doc, run) => ({ config: run.config }), build: buildConfig },
 ];
