@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 HERE = Path(__file__).resolve().parent
-COLUMNS, ROWS = 96, 34
+COLUMNS, ROWS = 100, 32
 SECONDS, LONGEST_PAUSE = 20.0, 0.6  # of the recording, and between two lines of it
 FONT = "/usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf"
 INK, PAPER, PROMPT = (236, 236, 240), (21, 22, 26), (147, 173, 255)
@@ -32,7 +33,7 @@ def record(run: Path) -> None:
     command = [sys.executable, "-u", "-m", "fedssl.cli", *words]
     began = time.monotonic()
     events: list[tuple[float, str]] = [(0.0, f"$ fedssl {' '.join(words)}\r\n")]
-    environment = {**__import__("os").environ, "COLUMNS": str(COLUMNS), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -69,12 +70,24 @@ def draw_recording() -> None:
         for row, line in enumerate(shown[-ROWS:]):
             paint = PROMPT if line.startswith("$ ") else INK
             pen.text((12, 12 + row * high), line[:COLUMNS], font=font, fill=paint)
-        frames.append(picture.quantize(16))
+        frames.append(picture.quantize(palette=palette(), dither=Image.Dither.NONE))
         until = events[number + 1][0] if number + 1 < len(events) else at + 3.0
         times.append(max(20, round(1000 * (until - at))))
     frames[0].save(
         HERE / "demo.gif", save_all=True, append_images=frames[1:], duration=times, loop=0, optimize=True
     )
+
+
+def palette() -> Image.Image:
+    """Few colours, the same in all frames: from the paper to each of the inks in four steps."""
+    ramps = [
+        [round(low + (high - low) * step / 4) for low, high in zip(PAPER, ink, strict=True)]
+        for ink in (INK, PROMPT)
+        for step in range(5)
+    ]
+    found = Image.new("P", (1, 1))
+    found.putpalette([value for colour in ramps for value in colour])
+    return found
 
 
 def draw_report(run: Path) -> None:
@@ -89,10 +102,12 @@ def draw_report(run: Path) -> None:
     try:
         browser.open((run / "report.html").resolve().as_uri(), width=1400, height=900)
         save(browser.call("Page.captureScreenshot")["data"], "report.png")
-        place = "document.querySelector('#neighbours').getBoundingClientRect()"
-        box = browser.value(f"(b => [b.left, b.top, b.width, b.height])({place})")
-        clip = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}
-        clip["height"] = min(clip["height"], 470)
+        strips = "[...document.querySelectorAll('#neighbours .strip')]"
+        left, top, right, bottom = browser.value(
+            f"((first, last) => [first.left, first.top, first.right, last.bottom])"
+            f"(...[0, 2].map(number => {strips}[number].getBoundingClientRect()))"
+        )
+        clip = {"x": left - 8, "y": top, "width": right - left, "height": bottom - top - 2, "scale": 1}
         save(browser.call("Page.captureScreenshot", clip=clip)["data"], "neighbours.png")
     finally:
         browser.close()
@@ -103,7 +118,7 @@ def save(data: str, name: str) -> None:
     file = HERE / name
     file.write_bytes(base64.b64decode(data))
     with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(64)
+        small = picture.convert("RGB").quantize(256)
     small.save(file, optimize=True)
 
 

@@ -205,6 +205,9 @@ def test_the_commands_of_the_services_train_a_federation(tmp_path, monkeypatch):
         run = RunDir(tmp_path / "runs" / "trial")
         assert len(run.metrics()) == 2
         assert [client["images"] for client in run.metrics()[-1]["clients"]] == [899, 898]
+        probes = run.result()["probes"]
+        assert [site["site"] for site in probes[0]["sites"]] == list(SITES)
+        assert "probe linear at sites: " in server.said()
         assert all("Traceback" not in process.said() for process in started)
     finally:
         for process in started:

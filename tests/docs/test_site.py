@@ -14,6 +14,7 @@ import pytest
 from fedssl.cli import COMMANDS
 from fedssl.papers.recipe import titles
 from tests.docs.pages import FILES, ROOT
+from tests.report.chromium import Chromium, find
 
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src"}
 PAPERS = {
@@ -82,7 +83,8 @@ def test_links_outside_of_the_site_lead_somewhere() -> None:
     for name in ("README.md", "examples/README.md"):
         file = FILES[name]
         for link in re.findall(r"\]\((?!https?://)([^)#]+)", file.read_text(encoding="utf-8")):
-            assert (file.parent / link).exists(), f"{name}: {link}"
+            if not link.startswith("../../actions/"):  # on the pages of the repository's host
+                assert (file.parent / link).exists(), f"{name}: {link}"
 
 
 def test_every_command_is_documented() -> None:
@@ -96,3 +98,52 @@ def test_the_page_of_a_paper_names_all_of_its_recipes(prefix: str) -> None:
     rows = "\n".join(re.findall(rf"^\| `{prefix}-.*$", page, flags=re.MULTILINE))
     named = set(re.findall(rf"`({prefix}-[\w-]+)`", rows))
     assert named == {name for name in titles() if name.startswith(f"{prefix}-")}
+
+
+@pytest.mark.skipif(find() is None, reason="chromium is not installed")
+def test_the_search_works_in_pages_opened_from_a_folder(site: tuple[Path, str]) -> None:
+    folder, _ = site
+    program = find()
+    assert program is not None
+    browser = Chromium(program)
+    box = "document.querySelector('[data-md-component=search-query]')"
+    try:
+        for page in ("index.html", "results/speed.html"):
+            browser.open((folder / page).as_uri())
+            browser.value("document.querySelector('label[for=__search]').click()")
+            browser.value(
+                f"{box}.value = 'krum'; {box}.focus(); {box}.dispatchEvent(new KeyboardEvent('keyup'))"
+            )
+            browser.until("document.querySelectorAll('.md-search-result__item').length > 0")
+            found = "[...document.querySelectorAll('.md-search-result__item a')].map(e => e.href)"
+            assert any("/aggregation.html" in link for link in browser.value(found))
+            assert browser.errors == []
+            assert all(url.startswith(("file:", "data:")) for url in browser.requests)
+    finally:
+        browser.close()
+
+
+@pytest.mark.skipif(find() is None, reason="chromium is not installed")
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1400, 420])
+def test_the_home_page_shows_pictures_and_three_paths(
+    site: tuple[Path, str], width: int, dark: bool, tmp_path: Path
+) -> None:
+    folder, _ = site
+    program = find()
+    assert program is not None
+    browser = Chromium(program)
+    try:
+        browser.open((folder / "index.html").as_uri(), width=width, dark=dark)
+        cards = browser.value(
+            "[...document.querySelectorAll('.grid.cards > ul > li strong')].map(e => e.textContent)"
+        )
+        assert cards == ["Study", "Deploy", "Extend"]
+        assert browser.value("[...document.querySelectorAll('article img')].every(e => e.naturalWidth > 0)")
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        tops = browser.value("[...document.querySelectorAll('.grid.cards > ul > li')].map(e => e.offsetTop)")
+        assert len(set(tops)) < 3 if width == 1400 else len(set(tops)) == 3  # beside each other, or below
+        browser.picture(tmp_path / "home.png")
+        assert (tmp_path / "home.png").stat().st_size > 20_000
+    finally:
+        browser.close()
