@@ -61,7 +61,7 @@ def test_what_observers_see(private: fedssl.Run) -> None:
 
 
 def test_a_clear_upload_shows_more_than_a_noisy_one(run: fedssl.Run) -> None:
-    found = audit_inversion(loaded(run), images=1, steps=120)
+    found = audit_inversion(loaded(run), images=1, steps=60)
     similarity = {each["name"]: each["similarity"] for each in found.numbers["observers"]}
     assert similarity["upload"] > similarity["noise"] + 0.1
     assert set(found.pixels) == {"truth", "upload", "sum", "noise"}

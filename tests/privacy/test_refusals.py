@@ -65,13 +65,16 @@ BY_CONFIG = [
         {**DP, "engine.name": "flower", "engine.sites": ["a", "b"], "checkpoint.every": 2},
         r"checkpoint\.every=2: at sites a round.*needs checkpoint\.every=1",
     ),
+    ({**DP, "aggregation": "fedexp"}, r"name=fedexp looks at single uploads, which privacy\.mode=client"),
+    ({**DP, "participation.clip": 3.0}, r"participation\.clip compares uploads.*set participation\.clip=0"),
+    ({**SECURE, "participation.clip": 3.0}, r"participation\.clip compares.*privacy\.secure=true"),
     (
         {**CANARIES, "privacy.mode": "example", "privacy.noise": 1.0, "objective": "byol"},
         r"canaries are clients, and privacy\.mode=example protects single images",
     ),
     ({**CANARIES, "engine.name": "gossip"}, r"simulated clients, which engine\.name=gossip does not have"),
     ({**CANARIES, "method": "centralized"}, r"all images in one place and no clients.*canaries=0"),
-    ({**CANARIES, "aggregation": "krum"}, r"name=krum leaves updates out.*use fedavg"),
+    ({**CANARIES, "aggregation": "krum"}, r"name=krum is no weighted mean.*use fedavg"),
 ]
 
 

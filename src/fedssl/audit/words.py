@@ -32,8 +32,8 @@ def _canaries(found: Mapping[str, Any], config: Config) -> list[str]:
     bound = found["lower_bound"]
     if bound > 0:
         told.append(
-            f"With 95 % confidence, taking part is at least as visible as ε = {bound:.2f} allows "
-            f"(estimate: {_interval(found, 'estimate')})."
+            f"With 95 % confidence, ε is at least {bound:.2f} (estimate: {_interval(found, 'estimate')}). "
+            "The larger ε, the more clearly a single client shows."
         )
     else:
         told.append(

@@ -53,6 +53,7 @@ def check_config(config: Config) -> None:
     if privacy.on:
         _check_engine(config)
         _check_rule(config)
+        _check_limits(config)
     if privacy.by_client:
         _check_sampling(config)
 
@@ -126,6 +127,14 @@ def _check_rule(config: Config) -> None:
         )
 
 
+def _check_limits(config: Config) -> None:
+    if config.participation.clip:
+        raise ConfigError(
+            f"participation.clip compares uploads with each other, which {_setting(config)} does not show to "
+            "the server: set participation.clip=0"
+        )
+
+
 def _check_statistics(config: Config, rule: ScaledSum) -> None:
     if config.privacy.by_client and rule.statistics == "scaled":
         raise ConfigError(
@@ -166,8 +175,8 @@ def _check_canaries(config: Config) -> None:
         )
     if not isinstance(config.aggregation, ScaledSum):
         raise ConfigError(
-            f"aggregation.name={config.aggregation.name} leaves updates out that are unlike others, and so "
-            "the canaries of privacy.canaries; use fedavg or another rule that sums"
+            f"aggregation.name={config.aggregation.name} is no weighted mean: what canaries show in it says "
+            "little about ε; use fedavg or another rule that sums"
         )
 
 
