@@ -60,7 +60,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
     import torch
 
     from fedssl.config import load, parse_overrides
-    from fedssl.engines.runner import build_network
+    from fedssl.engines.network import build_network
     from fedssl.storage import write_toml
 
     shape = (options.images, 32, 32, 3)

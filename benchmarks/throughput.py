@@ -24,7 +24,7 @@ from ratios import Ratio, report
 from torch import Tensor
 
 from fedssl.config import Config, parse_overrides
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.methods.optimizers import Optimizer
 
 OBJECTIVES = "simclr,moco-v2,simsiam,byol,barlow-twins"

@@ -8,7 +8,8 @@ from torch import nn
 from fedssl.config import load
 from fedssl.data.federation import federate
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.network import build_network
+from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.rng import torch_rng
 from fedssl.state import Broadcast

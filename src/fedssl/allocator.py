@@ -16,7 +16,7 @@ from contextlib import contextmanager
 # Names and values from malloc.h of the GNU C library.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_MMAP, KEPT_TRIM = 2**30, 2**31 - 1
-USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # what the library itself chooses in a training process
+USUAL_MMAP, USUAL_TRIM = 2**25, 2**26  # the library's own values in a training process
 
 _lock = threading.Lock()
 _depth = 0

@@ -1,4 +1,4 @@
-"""A run as Python sees it: `run = fedssl.run(objective="byol", method="fedema", data="digits")`."""
+"""The Python interface: `run = fedssl.run(objective="byol", method="fedema", data="digits")`."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Run:
 
         Args:
             to: "safetensors" (for timm) or "onnx".
-            file: the file to write; a model card is written beside it.
+            file: the file to write; a model card is written next to it.
 
         Returns:
             All files that were written.
@@ -186,7 +186,7 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        """In notebooks: what came out, and curves."""
+        """In notebooks: the results and curves."""
         from fedssl.report.html.notebook import notebook_html
 
         return notebook_html(self.path)
@@ -226,7 +226,7 @@ def resume(
     listeners: Sequence[Listener] = (),
     trust: bool = False,
 ) -> Run:
-    """Continue a run from its last checkpoint; a run that has finished is left as it is.
+    """Continue a run from its last checkpoint; a finished run is not changed.
 
     Args:
         path: the run's folder.

@@ -117,11 +117,11 @@ SECTIONS = {
 # What a bare word stands for in `fedssl.run(method="fedema")`.
 MAIN_KEY = {name: section.main for name, section in SECTIONS.items() if section.main}
 
-MOST_BYTES = 1 << 20  # of a config file
-MOST_DEEP = 16  # levels of nested values
-MOST_DOTS = 200  # in a line of a config file
+MAX_BYTES = 1 << 20  # of a config file
+MAX_DEPTH = 16  # levels of nested values
+MAX_DOTS = 200  # in a line of a config file
 
-# How a run is carried out, not what it computes: other values here give the same numbers.
+# Keys that do not change the results of a run.
 EXECUTION = ("engine", "log", "checkpoint")
 
 
@@ -150,9 +150,9 @@ if not TYPE_CHECKING:
 class Config(Options):
     """All keys of an experiment. Build it with `load`."""
 
-    seed: int = Field(0, ge=0, description="all random numbers derive from it")
-    rounds: int = Field(20, ge=1, description="communication rounds (R)")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    seed: int = Field(0, ge=0, description="seed of all random numbers")
+    rounds: int = Field(20, ge=1, description="number of communication rounds (R)")
+    device: str = Field("auto", description="device to train on: auto, cpu, cuda, cuda:1, mps")
     data: DataConfig
     partition: Partition
     shift: Shift
@@ -174,14 +174,19 @@ class Config(Options):
     log: LogConfig
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, enough to build this config again."""
+        """Convert to plain values, from which `load` builds the same config."""
         return _without_none(self.model_dump())
 
 
 def load(
     source: str | Path | Mapping[str, Any] | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Config:
-    """A validated config from a TOML file or mapping, then `overrides` ("train.lr": 0.1)."""
+    """Load and validate a config.
+
+    Args:
+        source: a TOML file, nested values, or None for the defaults.
+        overrides: values by dotted key, such as {"train.lr": 0.1}.
+    """
     values: dict[str, Any] = read_toml(source) if isinstance(source, str | Path) else _copy(source or {})
     for key, value in (overrides or {}).items():
         _set(values, key, value)
@@ -189,7 +194,7 @@ def load(
 
 
 def from_values(values: Mapping[str, Any]) -> Config:
-    """A validated config from nested values."""
+    """Validate nested values."""
     _check_plain(values)
     for key in values:
         if key not in Config.model_fields:
@@ -208,15 +213,15 @@ def from_values(values: Mapping[str, Any]) -> Config:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The nested values of a TOML file."""
+    """Read the nested values of a TOML file."""
     try:
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):
             raise ConfigError(f"{path} is not a file")
-        if state.st_size > MOST_BYTES:
+        if state.st_size > MAX_BYTES:
             raise ConfigError(f"{path} has {state.st_size:,} bytes: too many for a config")
         text = Path(path).read_bytes().decode("utf-8-sig")
-        if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+        if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
             raise RecursionError  # the time that tomllib takes grows with the square of a key's parts
         return tomllib.loads(text)
     except FileNotFoundError:
@@ -233,13 +238,13 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _check_plain(values: Any) -> None:
-    """Bounds on what is looked into at all: anything deeper or longer is no config of ours."""
+    """Raise a ConfigError for values that are nested too deeply or too long."""
     waiting: list[tuple[Any, int]] = [(values, 0)]
     while waiting:
         value, depth = waiting.pop()
-        if depth > MOST_DEEP:
+        if depth > MAX_DEPTH:
             raise ConfigError("values are nested too deeply")
-        if isinstance(value, str) and ("\0" in value or len(value) > MOST_BYTES):
+        if isinstance(value, str) and ("\0" in value or len(value) > MAX_BYTES):
             raise ConfigError(f"{value[:40]!r}… cannot be a value: it has a NUL character, or is too long")
         if isinstance(value, Mapping):
             waiting += [(part, depth + 1) for pair in value.items() for part in pair]

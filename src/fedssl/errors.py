@@ -1,4 +1,4 @@
-"""Errors a person can act on: shown as one line by the command, never as a traceback."""
+"""Errors that users can fix; the command line shows them as one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class FedsslError(Exception):
-    """Something the user can put right; its text says what and how."""
+    """Base class of errors that the user can fix; the message says how."""
 
     exit_code = 1
 
@@ -19,19 +19,19 @@ class ConfigError(FedsslError):
 
 
 class DataError(FedsslError):
-    """The images cannot be read, or cannot be used as asked."""
+    """The images cannot be read or used."""
 
 
 class RunError(FedsslError):
-    """A run cannot go on, be resumed or be evaluated."""
+    """A run cannot be continued, resumed or evaluated."""
 
 
 class StopRun(Exception):
-    """Raised in `Listener.round` to end training after that round; its text says why."""
+    """Raised in `Listener.round` to end training after that round; the message says why."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'; did you mean simclr' for a near miss, else the list of what exists."""
+    """Suggest the closest name, or list all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:

@@ -1,4 +1,4 @@
-"""Packages that need not be there."""
+"""Optional packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedssl.errors import ConfigError
 
 
 def installed(package: str) -> bool:
-    """Whether it can be imported; a folder that it left behind when it was removed does not count."""
+    """Whether a package can be imported; a leftover empty folder does not count."""
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # of a submodule whose parent is missing

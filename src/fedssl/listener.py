@@ -14,7 +14,7 @@ from fedssl.errors import StopRun
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known when a run begins."""
+    """Information about a run at its start."""
 
     config: Config
     path: Path
@@ -77,11 +77,11 @@ class Listener:
         """
 
     def close(self) -> None:
-        """Called last, also when the run failed or was interrupted: release what the listener holds."""
+        """Called last, also when the run failed or was interrupted: release resources."""
 
 
 class Listeners(Listener):
-    """Passes every call on to several listeners."""
+    """Forwards every call to several listeners."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners

@@ -17,14 +17,14 @@ from typing import IO
 
 from fedssl.errors import RunError
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # file systems that know no locks
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # file systems without locks
 PREFIX = "fedssl-scratch-"
 TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")  # files of `storage.write_atomic`, with the writer's process id
 
 
 @contextmanager
 def exclusive(file: Path, what: str) -> Iterator[None]:
-    """Hold a lock while inside. The lock of a process that has died is free.
+    """Context manager that holds a lock. The lock of a process that has died is free.
 
     Args:
         file: the lock file; it stays when the lock is released.

@@ -23,13 +23,13 @@ from pathlib import Path
 SPINS = 10_000
 SET_BY_USERS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
-PERIOD = 0.25  # seconds between two looks at how long this process waited for a processor
-BUSY, IDLE = 0.05, 0.02  # as a share of the time: more is busy; less, for CALM looks, is idle
+PERIOD = 0.25  # seconds between checks of how long this process waited for a processor
+BUSY, IDLE = 0.05, 0.02  # shares of the time: above BUSY the machine is busy, below IDLE for CALM checks idle
 CALM = 8
 
 
 def bound_spinning() -> None:
-    """Bound the spinning of this process and of those it starts, unless the user has set how threads wait."""
+    """Limit the spinning of this process and its children, unless the user has configured waiting threads."""
     if not _set_by_user():
         os.environ["GOMP_SPINCOUNT"] = str(SPINS)
 
@@ -39,14 +39,14 @@ def _set_by_user() -> bool:
     return bool(given) and os.environ.get("GOMP_SPINCOUNT") != str(SPINS)
 
 
-# --- beside other programs --------------------------------------------------------------------------
+# --- shared machines --------------------------------------------------------------------------------
 
 
 @contextmanager
 def sleep_when_busy() -> Iterator[None]:
     """Let OpenMP's threads sleep whenever the calling thread has to wait for a processor.
 
-    Linux and the GNU OpenMP library; elsewhere, and where the user has set how threads wait, nothing happens.
+    Needs Linux and the GNU OpenMP library. Does nothing elsewhere, or if the user has configured waiting.
     """
     delays = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
     if _set_by_user() or not sys.platform.startswith("linux") or not delays.exists():
@@ -77,26 +77,26 @@ def _watch(delays: Path, stop: threading.Event) -> None:
 
 
 def _waited(delays: Path) -> float:
-    """Seconds that a thread was ready to run, and had no processor."""
+    """Seconds that a thread was ready to run but had no processor."""
     return int(delays.read_text().split()[1]) / 1e9
 
 
 class Busy:
-    """Whether the machine has other things to do: busy at once, idle again only after a while."""
+    """Tracks whether the machine is busy: immediately when it is, and idle only after several checks."""
 
     def __init__(self) -> None:
         self.now = False
         self._calm = 0
 
     def look(self, share: float) -> bool:
-        """Whether it is busy now; `share` of the time since the last look was spent waiting."""
+        """Update with the share of time spent waiting since the last check; returns whether it is busy."""
         self._calm = self._calm + 1 if share < IDLE else 0
         self.now = share > BUSY or (self.now and self._calm < CALM)
         return self.now
 
 
 class Crowd:
-    """More OpenMP threads than processors. They sleep, and keep the others from spinning, until it leaves."""
+    """Sleeping OpenMP threads, more than there are processors, which keep the others from spinning."""
 
     def __init__(self) -> None:
         there, self._leave = threading.Event(), threading.Event()
@@ -119,7 +119,7 @@ class Crowd:
 
 
 def loaded() -> list[ctypes.CDLL]:
-    """The GNU OpenMP libraries of this process: PyTorch brings its own, and so do others."""
+    """The GNU OpenMP libraries of this process; PyTorch and other packages include their own."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     files = {line.split(maxsplit=5)[5] for line in lines if "/libgomp" in line}
     return [ctypes.CDLL(file) for file in sorted(files)]

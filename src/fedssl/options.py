@@ -17,7 +17,7 @@ from fedssl.registry import Registry
 
 
 class Options(BaseModel):
-    """Fields that are config keys; unknown keys are errors, values do not change."""
+    """Immutable options whose fields are config keys; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -29,7 +29,7 @@ class Choice(Options):
 
 
 def choose(registry: Registry, values: dict[str, Any], section: str, key: str = "name") -> Any:
-    """The part that `values[key]` names, built from the other values."""
+    """Build the part that `values[key]` names from the other values."""
     if key not in values:
         raise ConfigError(f"{section}.{key} is missing: one of {', '.join(registry)}")
     name = registry.canonical(str(values[key]))
@@ -45,13 +45,13 @@ def build(part: type[Options], values: dict[str, Any], section: str) -> Any:
 
 
 def explain(error: ValidationError, part: type[BaseModel], section: str) -> str:
-    """The first thing wrong, in the user's words: key, value, and the nearest right one."""
+    """Describe the first validation error: the key as the user writes it, its value, and the problem."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     full = f"{section}.{key}" if section else key
     if first["type"] == "extra_forbidden":
-        whose = f" of {section}" if section else ""
-        return f"unknown key {full!r}{whose}: {did_you_mean(key, part.model_fields)}"
+        owner = f" of {section}" if section else ""
+        return f"unknown key {full!r}{owner}: {did_you_mean(key, part.model_fields)}"
     problem = first["msg"]
     if first["type"] == "literal_error" and isinstance(first.get("input"), str):
         allowed = str(first["ctx"]["expected"]).replace("' or '", "', '").replace("'", "")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called now and then by a slow step."""
+    """The callback of slow steps."""
 
     def __call__(self, done: int, total: int, what: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Names to things: what a config calls `simclr` is `fedssl.objectives.simclr:SimCLR`.
+"""Registries of exchangeable parts by name: `simclr` is `fedssl.objectives.simclr:SimCLR`.
 
 Entries are import paths, so that looking a name up loads only what it names. A name may also be
 such a path itself, `package.module:Thing` or `./file.py:Thing`: that is how a class outside of
@@ -56,13 +56,13 @@ class Registry:
         return iter(self._entries)
 
     def register(self, name: str, thing: Any) -> None:
-        """Add a thing, or an import path to one, under a new name."""
+        """Add a part, or an import path to one, under a new name."""
         if name in self._entries:
             raise ConfigError(f"{self.kind} {name!r} exists already")
         self._entries[name] = thing
 
     def canonical(self, name: str) -> str:
-        """The name as it is registered: capitals are forgiven, `FedEMA` is `fedema`."""
+        """The registered name, ignoring capitalisation: `FedEMA` is `fedema`."""
         return name.lower() if name not in self._entries and name.lower() in self._entries else name
 
     def check(self, name: str) -> None:
@@ -77,7 +77,7 @@ class Registry:
         trust.admit(self.kind, name)
 
     def get(self, name: str) -> Any:
-        """The thing itself; its module is imported now.
+        """Import and return the part.
 
         Raises:
             ConfigError: the name is unknown, cannot be loaded, or is nothing of this kind.
@@ -99,7 +99,7 @@ class Registry:
         return thing
 
     def accepts(self, thing: Any) -> bool:
-        """Whether it is a class of this kind."""
+        """Whether a class is of this kind."""
         if not self.base or not isinstance(thing, type):
             return False
         return issubclass(thing, load_object(self.kind, self.base))
@@ -110,7 +110,7 @@ class Registry:
         return [(other.kind, chosen) for chosen, other in others.items() if other is not self and fits(other)]
 
     def summary(self, name: str) -> str:
-        """The first line of its docstring, read from the source: nothing is imported."""
+        """The first line of a part's docstring, read from the source without importing it."""
         entry = self._entries[name]
         if not isinstance(entry, str):
             return (entry.__doc__ or "").strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Random numbers that depend on what they are for, and on nothing else.
+"""Random numbers that depend on their purpose only.
 
 Every draw derives from (seed, round, client, purpose): not from what ran before it, in which
 process, or in which order. That is why results do not depend on the engine.

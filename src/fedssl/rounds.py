@@ -1,4 +1,4 @@
-"""More rounds for a run that has begun, or finished: `fedssl resume RUN rounds=200`."""
+"""Changing the number of rounds of a run: `fedssl resume RUN rounds=200`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedssl.rundir import RunDir
 
 
 def change_rounds(directory: RunDir, rounds: int) -> str:
-    """Let a run go on to another last round.
+    """Change the last round of a run.
 
-    What has been trained stays as it is. A learning rate that depends on the number of rounds follows the new
+    Finished rounds are not changed. A learning rate that depends on the number of rounds follows the new
     number from here on, so that the run then differs from one that had it from the start.
 
     Args:

@@ -1,4 +1,4 @@
-"""A run directory: all there is to a run, and it stands on its own."""
+"""The run directory, which contains everything about a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RunDir:
 
     @staticmethod
     def open(path: str | Path) -> RunDir:
-        """An existing run."""
+        """Open an existing run."""
         run = RunDir(path)
         if not (run.path / "config.toml").exists():
             raise RunError(f"{path} is not a run: it has no config.toml")
@@ -55,7 +55,7 @@ class RunDir:
 
     @staticmethod
     def create(path: str | Path, config: Config) -> RunDir:
-        """A new run; a folder that holds one already is left alone."""
+        """Create a new run; raises a RunError if the folder contains one."""
         run = RunDir(path)
         if (run.path / "config.toml").exists():
             raise RunError(
@@ -73,13 +73,13 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training this run; remove what a killed one has left half written."""
+        """Lock the run against other processes, and remove temporary files of killed ones."""
         with exclusive(self.path / ".lock", str(self.path)):
             remove_temporary(self.path)
             yield
 
     def discard(self) -> None:
-        """Take back the folder of a run that could not begin; one that has finished a round stays."""
+        """Remove the folder of a run that failed before its first round was finished."""
         if any(True for _ in self.lines()):
             return
         for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl", ".lock"):
@@ -117,18 +117,18 @@ class RunDir:
         return how_to_continue(self.path, isinstance(engine, Mapping) and bool(engine.get("sites")))
 
     def write_config(self, config: Config) -> None:
-        """The config with a checksum: a run whose config was changed by accident would be another run."""
+        """Write the config with a checksum, which detects accidental changes."""
         text = tomli_w.dumps(config.to_dict())
         write_text(self.path / "config.toml", f"{text}# whole: {zlib.crc32(text.encode()):08x}\n")
 
     # --- metrics.jsonl -----------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One mapping a round."""
+        """One mapping per round."""
         return [values for _, values in self.lines()]
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The rounds as text and as values; a last line that was cut off while it was written is ignored.
+        """The rounds as text and as values; a truncated last line is ignored.
 
         Raises:
             RunError: another line is damaged; names it.
@@ -141,7 +141,7 @@ class RunDir:
             yield line.rstrip("\n") + "\n", values
 
     def whole_rounds(self) -> tuple[int, str]:
-        """How many rounds from the first have their line of metrics, and what is wrong with the next line."""
+        """The number of rounds with valid metrics from the first on, and the problem of the next line."""
         whole = 0
         for number, line in numbered_lines(self.metrics_file):
             try:
@@ -157,12 +157,12 @@ class RunDir:
         append_line(self.metrics_file, summed(line))
 
     def sync(self) -> None:
-        """Wait until the metrics are on the disk: a checkpoint must not be ahead of them."""
+        """Flush the metrics to disk, since a checkpoint must not be ahead of them."""
         with open(self.metrics_file, "rb") as file:
             os.fsync(file.fileno())
 
     def rewind(self, round: int) -> None:
-        """Forget the metrics of rounds that will run again."""
+        """Remove the metrics of rounds that will be repeated."""
         kept = [
             line.rstrip("\n") + "\n" for number, line in numbered_lines(self.metrics_file) if number <= round
         ]
@@ -173,10 +173,10 @@ class RunDir:
         file = self.path / "partition.json"
         return client_sizes(self.partition() if file.exists() else {}, self.metrics())
 
-    # --- a run that got more rounds ----------------------------------------------------------
+    # --- runs with a changed number of rounds ------------------------------------------------
 
     def change_rounds(self, config: Config, after: int) -> None:
-        """Another last round; the result of a run that had finished is kept as result-ROUNDS.json."""
+        """Change the last round; the result of a finished run is kept as result-ROUNDS.json."""
         before = self.config().rounds
         extensions = [*self.extensions(), {"after": after, "from": before, "to": config.rounds}]
         write_json(self.path / "extensions.json", extensions)
@@ -188,17 +188,17 @@ class RunDir:
             write_text(self.metrics_file, "".join(map(summed, lines)))
 
     def extensions(self) -> list[dict[str, int]]:
-        """After which round the number of rounds was changed, from what to what."""
+        """The changes of the number of rounds, with the round after which each was made."""
         file = self.path / "extensions.json"
         found: list[dict[str, int]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         return found
 
-    # --- what is written once ----------------------------------------------------------------
+    # --- files that are written once ---------------------------------------------------------
 
     def write_partition(
         self, parts: list[NDArray[np.int64]], distance: float | None, holdings: dict[str, dict[str, Any]]
     ) -> None:
-        """Who had which images, as indices into the training set; and how many of each class and style."""
+        """Write the partition: indices into the training set, and numbers of images by class and style."""
         write_json(
             self.path / "partition.json",
             {
@@ -224,7 +224,7 @@ class RunDir:
         return read_json(file)
 
     def append_evaluation(self, entry: dict[str, Any]) -> None:
-        """What `fedssl eval` found, one line each."""
+        """The results of `fedssl eval`, one per line."""
         append_line(self.path / "evaluations.jsonl", json.dumps(entry) + "\n")
 
     def write_result(self, result: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What travels and what stays: plain mappings from names to tensors."""
+"""States of servers and clients: mappings from names to tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = dict[str, Tensor]
 
 @dataclass
 class Upload:
-    """What one client sends to the server: tensors by name, and a few numbers.
+    """An upload of one client to the server: tensors by name, and a few numbers.
 
     Attributes:
         client: the client's number; rules add uploads in this order, so that sums round the same.
@@ -36,7 +36,7 @@ class Upload:
 
 @dataclass
 class Broadcast:
-    """What the server sends to one client.
+    """A message from the server to one client.
 
     Attributes:
         model: the global model; empty if the server has clusters.
@@ -65,7 +65,7 @@ class Broadcast:
 
 @dataclass
 class ServerState:
-    """Everything a server knows between rounds.
+    """The server's state between rounds.
 
     Attributes:
         model: the global model; empty if clusters or nodes take its place.
@@ -93,7 +93,7 @@ class ServerState:
 
 @dataclass
 class ClientMemory:
-    """What a client keeps for itself between rounds."""
+    """A client's private state between rounds."""
 
     state: State = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
@@ -148,12 +148,12 @@ def mix(own: Mapping[str, Tensor], new: Mapping[str, Tensor], weight: float) -> 
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]) -> float:
-    """L2 norm of the difference over the named tensors taken as one vector."""
+    """L2 norm of the difference over all named tensors."""
     return math.sqrt(sum(square_distance(flat(a[name]), flat(b[name])) for name in names))
 
 
 def layer_distances(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Iterable[str]
 ) -> dict[str, float]:
-    """For each of the named tensors, the L2 norm of its difference."""
+    """L2 norm of the difference of each named tensor."""
     return {name: distance(a, b, [name]) for name in names}

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under another name, then renamed.
+"""Atomic files: written under a temporary name, then renamed.
 
 Tensors carry a checksum, and so do the lines of metrics.jsonl: what changed on the disk is named, not used.
 """
@@ -57,7 +57,7 @@ def write_toml(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A file that only its owner can read."""
+    """Write a file that only its owner can read."""
 
     def write(file: Path) -> None:
         with open(
@@ -69,7 +69,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """A folder that only its owner can look into; it is made, or made private."""
+    """Create a folder that only its owner can access, or make an existing one private."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
@@ -77,13 +77,13 @@ def private_folder(path: Path) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Read the object in a JSON file."""
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     if not isinstance(loaded, dict):
-        raise RunError(f"{path} cannot be read: it holds no JSON object")
+        raise RunError(f"{path} cannot be read: it contains no JSON object")
     return loaded
 
 
@@ -99,7 +99,7 @@ def summed(values: Mapping[str, Any]) -> str:
 
 
 def parse_line(line: str) -> dict[str, Any]:
-    """The object of a line; a ValueError says why there is none."""
+    """Parse a line written by `to_line`; raises a ValueError if it is damaged."""
     match = SUMMED.fullmatch(line.rstrip("\n"))
     text = f"{match[1]}}}" if match else line
     if match and f"{zlib.crc32(text.encode()):08x}" != match[2]:
@@ -127,7 +127,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file, from 1; not the last one if it was cut off while it was written."""
+    """The lines of a file, numbered from 1; a truncated last line is omitted."""
     if not file.exists():
         return
     with open(file, encoding="utf-8", errors="replace", newline="\n") as opened:
@@ -145,7 +145,7 @@ def _whole(line: str) -> bool:
 
 
 def append_line(file: Path, line: str) -> None:
-    """Append a line; what remains of a line that was cut off while it was written is removed."""
+    """Append a line; a truncated last line is removed."""
     with open(file, "a+b") as opened:
         size = opened.seek(0, os.SEEK_END)
         opened.seek(max(0, size - 1))

@@ -1,4 +1,4 @@
-"""PyTorch's threads for the time of a piece of work."""
+"""Temporary changes of PyTorch's number of threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import torch
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """So many threads (0: those that there are, or that the work sets), and afterwards as many as before."""
+    """Set PyTorch's number of threads inside the block, and restore it afterwards.
+
+    Args:
+        count: the number of threads; 0: unchanged, but restored if the block changes it.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

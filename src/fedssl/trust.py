@@ -77,7 +77,7 @@ def admit(kind: str, name: str) -> None:
 
 
 def find(module: str) -> Path | None:
-    """The file of a module, found without running any code; None if there is none."""
+    """Find the file of a module without running any code; None if it does not exist."""
     if module.endswith(".py"):
         return Path(module).resolve()
     places: list[str] | None = None

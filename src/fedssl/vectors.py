@@ -1,4 +1,4 @@
-"""Sums over tensors taken as vectors: piece by piece, so that each piece is read from memory once.
+"""Sums over flattened tensors, piece by piece, so that each piece is read from memory once.
 
 They do not depend on the memory layout of tensors, which may change when a run is resumed. Like all sums in
 torch, their last bits depend on the number of threads.
@@ -18,7 +18,7 @@ SAFE = (1e-20, 1e30)
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """One dimension in logical order, at least in single precision; a view where it can be."""
+    """Flatten a tensor in logical order, in at least single precision; a view if possible."""
     return tensor.detach().reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32))
 
 
@@ -27,7 +27,7 @@ def pieces(vector: Tensor) -> list[slice]:
 
 
 def safe(square: float) -> bool:
-    """Whether a sum of squares in single precision has all its digits."""
+    """Whether a sum of squares in single precision is accurate."""
     return SAFE[0] < square < SAFE[1]
 
 
@@ -38,7 +38,7 @@ def square(a: Tensor) -> float:
 
 
 def square_distance(a: Tensor, b: Tensor) -> float:
-    """‖b − a‖² of flat vectors; zero only where they are equal."""
+    """‖b − a‖² of flat vectors; zero only if they are equal."""
     total = 0.0
     for piece in pieces(a):
         difference = b[piece] - a[piece]

@@ -182,7 +182,7 @@ def test_an_upload_of_another_model_is_refused(
 
 @every_rule
 def test_a_round_without_uploads(rule: str, previous: State) -> None:
-    with pytest.raises(RunError, match="no uploads"):
+    with pytest.raises(RunError, match="without uploads"):
         build(rule)(previous, [])
 
 

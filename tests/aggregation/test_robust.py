@@ -128,7 +128,7 @@ def test_several_steps_of_centered_clipping_by_hand() -> None:
 @pytest.mark.parametrize(
     ("rule", "options", "clients", "message"),
     [
-        ("krum", {}, 4, "needs 5 uploads, and there are 4: lower aggregation.malicious"),
+        ("krum", {}, 4, "needs 5 uploads, but there are 4: lower aggregation.malicious"),
         ("krum", {"malicious": 2}, 6, "needs 7 uploads"),
         ("krum", {"malicious": 0, "keep": 4}, 3, "needs 4 uploads"),
         ("trimmed-mean", {}, 2, "cuts 1 of 2 uploads at each end"),

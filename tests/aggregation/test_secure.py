@@ -81,7 +81,7 @@ def test_a_round_of_warm_up(previous: State, make_uploads: Make) -> None:
 
 
 def test_bad_input(previous: State, make_uploads: Make) -> None:
-    with pytest.raises(RunError, match="no uploads"):
+    with pytest.raises(RunError, match="without uploads"):
         SumOnly(previous).finish()
     (upload,) = make_uploads(1)
     with pytest.raises(ValueError, match=r"client 0: no mass of conv\.weight, so it was not scaled"):

@@ -222,7 +222,7 @@ def test_full_disk_says_how_much_is_needed_and_leaves_nothing(
         written.append(file.write(pixels.data))
 
     monkeypatch.setattr(cache, "append", fill)
-    with pytest.raises(DataError, match=r"need 3 MB below .*cache, where [\d,]+ MB are free.*FEDSSL_CACHE"):
+    with pytest.raises(DataError, match=r"need 3 MB in .*cache, but [\d,]+ MB are free.*FEDSSL_CACHE"):
         decode(listing(Made()), 1)
     assert len(written) == 3
     assert kept(place) == []
@@ -232,7 +232,7 @@ def test_too_small_a_disk_is_noticed_before_decoding(monkeypatch: pytest.MonkeyP
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**7, 8 * 10**6, 2 * 10**6))
     source = Made()
-    with pytest.raises(DataError, match=r"need 3 MB below .*, where 1 MB are free"):
+    with pytest.raises(DataError, match=r"need 3 MB in .*, but 1 MB are free"):
         decode(listing(source), 1)
     assert not source.reads
 
@@ -242,7 +242,7 @@ def test_cache_that_cannot_be_written_names_the_setting(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDSSL_CACHE", str(tmp_path / "file" / "below"))
-    with pytest.raises(DataError, match="set FEDSSL_CACHE to a folder"):
+    with pytest.raises(DataError, match="set FEDSSL_CACHE to a writable folder"):
         decode(listing(Made()), 1)
 
 

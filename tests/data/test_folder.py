@@ -80,7 +80,7 @@ def test_train_and_test_folders_are_the_splits(tmp_path: Path) -> None:
     assert (reds(train), reds(test)) == ([1, 2], [3])
     assert train.classes == test.classes == ("a", "b", "c")
     assert (train.y.tolist(), test.y.tolist()) == ([1, 2], [0])
-    assert train.warnings == ("beside train and test, left out: val",)
+    assert train.warnings == ("ignored next to train and test: val",)
 
 
 def test_train_folder_alone(tmp_path: Path) -> None:
@@ -318,8 +318,8 @@ def test_progress_covers_sizes_and_decoding(tmp_path: Path) -> None:
 def test_same_bits_whatever_the_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         Image.fromarray(noise(20, 30, seed=number)).save(tmp_path / f"{number:02}.jpg")
-    monkeypatch.setattr("fedssl.data.reading.WORTH_A_THREAD", 0.0)
-    monkeypatch.setattr("fedssl.data.reading.TRIED", 1)
+    monkeypatch.setattr("fedssl.data.reading.MIN_SECONDS", 0.0)
+    monkeypatch.setattr("fedssl.data.reading.TIMED", 1)
     monkeypatch.setattr("fedssl.data.reading.THREADS", 1)
     one, _ = load(tmp_path, size=16)
     monkeypatch.setattr("fedssl.data.reading.THREADS", 8)

@@ -123,7 +123,7 @@ def test_small_sites_can_be_left_out_and_some_be_drawn() -> None:
 @pytest.mark.parametrize(
     ("domains", "keys", "text"),
     [
-        (None, {}, "needs the site of each image, which this data set lacks"),
+        (None, {}, "needs sites, which this data set does not have"),
         ([0, 1], {"clients": 3}, "partition.clients=3, but 2 sites have at least partition.min_images=1"),
         ([0, 1], {"min_images": 2}, "no site has partition.min_images=2 images"),
     ],

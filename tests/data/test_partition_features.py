@@ -76,13 +76,13 @@ def test_the_partition_is_a_function_of_features_and_seed():
 
 def test_bad_input_is_named():
     labels = np.zeros(20, dtype=np.int64)
-    with pytest.raises(DataError, match="go by features"):
+    with pytest.raises(DataError, match="need features"):
         partition(labels, "feature-clusters", clients=2)
     with pytest.raises(DataError, match=r"features \(19,\)"):
         partition(labels, "feature-clusters", clients=2, features=np.zeros((19, 3)))
-    with pytest.raises(DataError, match=r"20 images cannot make partition\.clusters=21"):
+    with pytest.raises(DataError, match=r"20 images are too few for partition\.clusters=21"):
         partition(labels, "feature-clusters", clients=2, features=np.zeros((20, 3)), clusters=21)
-    with pytest.raises(ConfigError, match=r"partition\.features=nowhere: no encoder\.json"):
+    with pytest.raises(ConfigError, match=r"partition\.features=nowhere has no encoder\.json"):
         encoder_of("nowhere", ImageSet(torch.zeros(2, 8, 8, 1, dtype=torch.uint8)))
 
 
@@ -96,20 +96,20 @@ def run(tmp_path_factory: pytest.TempPathFactory):
 
 def test_pixels_are_features_too():
     images = ImageSet(torch.randint(0, 256, (5, 4, 4, 3), dtype=torch.uint8))
-    found = FeatureClusters(clusters=2).look(images)
+    found = FeatureClusters(clusters=2).extract_features(images)
     expected = images.x.permute(0, 3, 1, 2).reshape(5, -1).numpy() / 255
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_the_features_of_a_run_are_its_encoders(run):
     images = ImageSet(torch.randint(0, 256, (7, 8, 8, 1), dtype=torch.uint8))
-    found = FeatureClusters(features=str(run.path)).look(images)
+    found = FeatureClusters(features=str(run.path)).extract_features(images)
     pixels = (images.x.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
     with torch.no_grad():
         np.testing.assert_allclose(found, run.encoder(pixels).numpy(), rtol=1e-4, atol=1e-5)
     colour = ImageSet(torch.zeros(3, 8, 8, 3, dtype=torch.uint8), name="photos")
-    with pytest.raises(ConfigError, match=r"takes 1 channels, and photos has 3: set data\.channels=1"):
-        FeatureClusters(features=str(run.path)).look(colour)
+    with pytest.raises(ConfigError, match=r"takes 1 channels, but photos has 3: set data\.channels=1"):
+        FeatureClusters(features=str(run.path)).extract_features(colour)
 
 
 def test_timm_encoders_come_with_their_weights(monkeypatch: pytest.MonkeyPatch):
@@ -131,7 +131,7 @@ def test_timm_encoders_come_with_their_weights(monkeypatch: pytest.MonkeyPatch):
         raise OSError("no network")
 
     monkeypatch.setattr(timm, "create_model", fail)
-    with pytest.raises(ConfigError, match=r"timm:resnet50 cannot be had from timm: no network"):
+    with pytest.raises(ConfigError, match=r"timm:resnet50 cannot be loaded from timm: no network"):
         encoder_of("timm:resnet50", images)
 
 
@@ -145,7 +145,7 @@ def test_a_run_is_dealt_by_the_features_of_another(run, tmp_path: Path, monkeypa
     federation = federate(other.config)
     stored = other.directory.partition()["indices"]
     assert [part.tolist() for part in federation.parts] == stored
-    features = FeatureClusters(features=str(run.path)).look(federation.train)
+    features = FeatureClusters(features=str(run.path)).extract_features(federation.train)
     expected = partition(federation.train.y.numpy(), seed=0, **{**keys, "features": features})
     assert [part.tolist() for part in expected] == stored
 

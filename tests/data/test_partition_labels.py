@@ -71,9 +71,9 @@ def test_a_client_has_all_images_with_its_attribute() -> None:
     has = torch.tensor([[1, 0, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1]], dtype=torch.bool)
     images = ImageSet(torch.zeros(4, 1, 1, 1, dtype=torch.uint8), attributes=has)
     rule = Attributes(clients=3)
-    parts = rule.split(None, 0, count=4, features=rule.look(images))
+    parts = rule.split(None, 0, count=4, features=rule.extract_features(images))
     assert sorted(part.tolist() for part in parts) == [[0, 1, 3], [0, 2, 3], [1, 3]]
-    assert len(Attributes(clients=2).split(None, 0, count=4, features=rule.look(images))) == 2
+    assert len(Attributes(clients=2).split(None, 0, count=4, features=rule.extract_features(images))) == 2
     assert torch.equal(images.subset(torch.tensor([3, 0])).attributes, has[[3, 0]])
 
 
@@ -86,7 +86,7 @@ def test_classes_are_attributes_where_there_are_no_others() -> None:
 def test_bad_input_of_attributes() -> None:
     with pytest.raises(DataError, match=r"attributes .* or classes"):
         Attributes().split(None, 0, count=100)
-    with pytest.raises(DataError, match=r"partition\.clients=40, but there are 10 attributes"):
+    with pytest.raises(DataError, match=r"partition\.clients=40, but there are only 10 attributes"):
         Attributes().split(LABELS, 0)
     with pytest.raises(DataError, match="no image has attribute 1"):
         Attributes(clients=2).split(None, 0, count=3, features=np.array([[1, 0]] * 3, dtype=np.float32))
@@ -117,7 +117,7 @@ def test_a_worker_serves_its_clients_in_turn() -> None:
 
 
 def test_workers_must_share_evenly() -> None:
-    with pytest.raises(ConfigError, match=r"partition\.workers=3 cannot share 8 clients"):
+    with pytest.raises(ConfigError, match=r"partition\.workers=3 must divide the number of clients, 8"):
         federate(load(WORKERS, {"partition.workers": 3}))
-    with pytest.raises(ConfigError, match="cannot share 2 clients"):
+    with pytest.raises(ConfigError, match="must divide the number of clients, 2"):
         take_turns([np.arange(2)] * 2, 4)

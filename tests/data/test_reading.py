@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedssl.data.reading import THREADS, TRIED, prefetch, readers
+from fedssl.data.reading import THREADS, TIMED, prefetch, readers
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(60.0, {1}), (0.0, set(range(2, THREADS + 2)))])
@@ -14,7 +14,7 @@ def test_quick_files_are_read_here_and_slow_ones_by_threads(
     limit: float, threads: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is quick depends on the machine; here it is the limit that moves."""
-    monkeypatch.setattr("fedssl.data.reading.WORTH_A_THREAD", limit)
+    monkeypatch.setattr("fedssl.data.reading.MIN_SECONDS", limit)
     who: set[int] = set()
 
     def read(item: int) -> int:
@@ -27,7 +27,7 @@ def test_quick_files_are_read_here_and_slow_ones_by_threads(
     assert len(who) in threads
 
 
-@pytest.mark.parametrize("count", [0, 1, TRIED, TRIED + 1])
+@pytest.mark.parametrize("count", [0, 1, TIMED, TIMED + 1])
 def test_few_files(count: int) -> None:
     with readers() as several:
         assert several.read(str, range(count)) == [str(item) for item in range(count)]

@@ -47,7 +47,10 @@ def test_the_chain_as_anybody_can_check_it(log: Path) -> None:
         (lambda lines: [*lines[:2], *lines[3:]], "line 3: entries before this one"),
         (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2: entries before this one"),
         (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1: entries before this one"),
-        (lambda lines: [*lines[:2], lines[2][:30] + "\n", *lines[3:]], "line 3: this is no entry"),
+        (
+            lambda lines: [*lines[:2], lines[2][:30] + "\n", *lines[3:]],
+            "line 3: this is not a complete entry",
+        ),
         (lambda lines: [], "is empty"),
     ],
 )

@@ -28,7 +28,7 @@ def test_a_good_upload_has_no_problem():
         ({"w": torch.ones(3, 2)}, "shape (3, 2), not (2, 3)"),
         ({"w": torch.ones(2, 3, dtype=torch.float64)}, "float64"),
         ({"w": None}, "1 tensors are missing, among them w"),
-        ({"secret": torch.ones(1)}, "do not belong there, among them secret"),
+        ({"secret": torch.ones(1)}, "are unexpected, among them secret"),
         ({"loss": float("nan")}, "loss is nan"),
         ({"num_samples": 0}, "num_samples is 0"),
         ({"loss": 1e308}, "loss is 1e+308"),
@@ -60,7 +60,7 @@ def test_variances_are_found_by_module_type():
 
 def test_claimed_images_and_other_numbers():
     assert problem_with(upload(num_samples=11), EXPECTED, max_images=10) == (
-        "num_samples is 11, and participation.max_images is 10"
+        "num_samples is 11, but participation.max_images is 10"
     )
     assert problem_with(upload(num_samples=10), EXPECTED, max_images=10) == ""
     odd = upload()

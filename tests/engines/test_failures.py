@@ -104,7 +104,7 @@ def test_too_few_uploads_stop_the_run_which_can_be_resumed(tmp_path):
 
 
 def test_min_clients_is_heeded(tmp_path):
-    with pytest.raises(RunError, match=r"3 uploads, and participation\.min_clients is 4"):
+    with pytest.raises(RunError, match=r"3 uploads, but participation\.min_clients is 4"):
         small_run(
             tmp_path / "a",
             **{"method.name": "tests.engines.test_failures:Troubled", "participation.min_clients": 4},
@@ -143,7 +143,7 @@ class Slow(FedAvg):
 def test_a_late_client_is_left_out(tmp_path):
     run = small_run(tmp_path / "a", rounds=1, **{"method.name": "tests.engines.test_failures:Slow"})
     assert [failure["reason"] for failure in run.metrics[0]["failed"]] == [
-        "too late: not finished within participation.timeout"
+        "timed out: not finished within participation.timeout"
     ]
 
 

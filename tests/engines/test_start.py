@@ -14,7 +14,7 @@ from torch import nn
 
 import fedssl
 from fedssl.config import load
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.errors import ConfigError
 
 TIMM = {

@@ -134,7 +134,7 @@ def test_a_run_without_a_whole_state_says_so_and_changes_nothing(stopped: Path) 
     damage_checkpoint(stopped)
     before = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}
     with pytest.raises(
-        RunError, match=r"cannot go on: the checkpoint of round 3 .* round 2 .*Nothing was changed"
+        RunError, match=r"cannot be continued: the checkpoint of round 3 .* round 2 .*Nothing was changed"
     ):
         experiment.resume(stopped, Listener())
     after = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}

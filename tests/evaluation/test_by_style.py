@@ -151,7 +151,7 @@ def test_a_client_with_one_class_takes_every_image_for_it(tmp_path: Path) -> Non
 
 def test_images_without_styles_cannot_show_generalization(tmp_path: Path) -> None:
     run = small_run(tmp_path / "a", rounds=1)
-    with pytest.raises(DataError, match=r"needs the style of each image, and digits has none"):
+    with pytest.raises(DataError, match=r"needs the style of each image, which digits does not have"):
         run.probe("generalization")
 
 

@@ -149,7 +149,7 @@ def test_a_test_set_without_objects_is_said():
         "empty", ("a",), False, ((20, 20),), lambda _: scene(np.zeros((20, 20, 3), np.uint8), [], []), (0,)
     )
     predicted = {name: value for name, value in next(found(truth)).items() if name != "masks"}
-    with pytest.raises(DataError, match="empty: no objects in its 1 test images"):
+    with pytest.raises(DataError, match="empty: the 1 test images contain no objects"):
         average_precision([predicted], empty)
 
 
@@ -234,7 +234,7 @@ def test_a_vision_transformer_is_refused_with_a_reason(name):
 
 
 def test_an_encoder_without_maps_is_refused_with_a_reason():
-    with pytest.raises(ConfigError, match="a Flatten does not give any"):
+    with pytest.raises(ConfigError, match="which Flatten does not provide"):
         Maps(torch.nn.Flatten())
 
 

@@ -146,7 +146,7 @@ def test_classes_without_training_images_are_never_predicted() -> None:
 
 def test_steps_that_run_out_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = problem()
-    monkeypatch.setattr(logistic, "MOST_STEPS", 3)
+    monkeypatch.setattr(logistic, "MAX_STEPS", 3)
     assert not fit(x, y, 4).converged
 
 
@@ -297,7 +297,7 @@ def test_line_search_finds_the_minimum_of_any_line(scale: float) -> None:
     rest = -float((truth * along).sum()) / 50
     length, probability = logistic.search(logits, along, slope(0.0), rest, bend)
     assert slope(0.0) < 0
-    assert abs(slope(length)) <= logistic.CLOSE * abs(slope(0.0))
+    assert abs(slope(length)) <= logistic.SLOPE_RATIO * abs(slope(0.0))
     torch.testing.assert_close(probability, (logits + length * along).softmax(dim=0))
 
 

@@ -62,7 +62,7 @@ def test_the_draw_is_seeded_by_run_and_client() -> None:
 def test_classes_without_test_images_are_left_out_and_something_must_be_left() -> None:
     labels = torch.tensor([0, 0, 1, 1])
     assert counts(labels, same_class_mix(labels, torch.tensor([0, 0, 1, 7]), 0), 2) == [2, 1]
-    with pytest.raises(DataError, match="none of the test images is of a class that the client has"):
+    with pytest.raises(DataError, match="no test image is of a class that the client has"):
         same_class_mix(labels, torch.tensor([2, 2]), 0)
 
 

@@ -189,8 +189,8 @@ def test_a_bare_name_is_looked_for_beside_other_images(tmp_path):
     ("changes", "said"),
     [
         ({"boxes": None}, "has no `boxes`"),
-        ({"x": np.zeros((3, 6, 8), np.uint8)}, "uint8 N×H×W×C is needed"),
-        ({"x": np.zeros((3, 6, 8, 3))}, "`x` is float64"),
+        ({"x": np.zeros((3, 6, 8), np.uint8)}, "must be uint8 N×H×W×C"),
+        ({"x": np.zeros((3, 6, 8, 3))}, "`x` must be uint8"),
         ({"box_y": np.array([0, 1])}, "do not fit"),
         ({"box_img": np.array([0, 1, 3])}, "`box_img` runs from 0 to 3, of 3"),
         ({"box_y": np.array([0, 1, -1])}, "`box_y` runs from -1 to 1, of 2"),

@@ -171,9 +171,9 @@ def test_bad_input(encoder: nn.Module) -> None:
         tune(encoder, labelled, bare)
     with pytest.raises(DataError, match="bare has none"):
         tune(encoder, bare, test)
-    with pytest.raises(ConfigError, match="1 labelled images in batches of 8"):
+    with pytest.raises(ConfigError, match="1 labelled images with batch size 8"):
         tune(encoder, labelled.subset(torch.tensor([0])), test)
-    with pytest.raises(ConfigError, match="in batches of 1"):
+    with pytest.raises(ConfigError, match="with batch size 1"):
         tune(encoder, labelled, test, batch_size=1)
     with pytest.raises(DataError, match="label 1, but only 1 class"):
         tune(encoder, ImageSet(labelled.x, labelled.y, ("only",)), test)

@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from fedssl.config import load
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.errors import ConfigError, DataError
 from fedssl.models.model import Model, Role
-from fedssl.objectives.generative.adversarial import DISCRIMINATORS, GENERATORS, Adversarial, players
+from fedssl.objectives.generative.adversarial import DISCRIMINATORS, GENERATORS, Adversarial, split_parameters
 from fedssl.objectives.generative.gan import ConditionalGAN
 from fedssl.objectives.generative.losses import Latents, draw_pairs
 from tests.generative.small import KINDS
@@ -38,9 +38,9 @@ ADVERSARIAL = ["gan", "conditional-gan", "lens", "linear-gan"]
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_every_parameter_has_one_player(kind: str) -> None:
     _, model = made(kind)
-    judges, generator = players(model)
-    assert not judges.keys() & generator.keys()
-    assert judges.keys() | generator.keys() == dict(model.named_parameters()).keys()
+    discriminators, generator = split_parameters(model)
+    assert not discriminators.keys() & generator.keys()
+    assert discriminators.keys() | generator.keys() == dict(model.named_parameters()).keys()
     assert set(model.roles) <= {*DISCRIMINATORS, *GENERATORS}
 
 
@@ -48,13 +48,13 @@ def test_every_parameter_has_one_player(kind: str) -> None:
 def test_gradients_reach_the_player_whose_turn_it_is_and_nobody_else(kind: str) -> None:
     objective, model = made(kind)
     images, labels = batch(kind)
-    judges, generator = players(model)
+    discriminators, generator = split_parameters(model)
     objective.discriminator_loss(model, images, labels, torch.Generator().manual_seed(0)).backward()
-    assert all(value.grad is not None for value in judges.values())
+    assert all(value.grad is not None for value in discriminators.values())
     assert all(value.grad is None for value in generator.values())
     model.zero_grad()
     objective.generator_loss(model, 6, None, torch.Generator().manual_seed(0)).backward()
-    assert all(value.grad is None for value in judges.values())
+    assert all(value.grad is None for value in discriminators.values())
     moved = [
         name for name, value in generator.items() if value.grad is not None and value.grad.abs().sum() > 0
     ]

@@ -21,7 +21,7 @@ def layer(request: pytest.FixtureRequest) -> nn.Module:
 
 
 def test_outside_of_training_the_largest_singular_value_is_one(layer: nn.Module) -> None:
-    largest = torch.linalg.svdvals(layer.eval().normalised().flatten(1))[0]
+    largest = torch.linalg.svdvals(layer.eval().normalised_weight().flatten(1))[0]
     assert float(largest.detach()) == pytest.approx(1, abs=0.02)
 
 
@@ -29,14 +29,16 @@ def test_a_foreign_vector_makes_no_difference_outside_of_training(layer: nn.Modu
     """It is private: a global network is evaluated with the one it was born with."""
     other = copy.deepcopy(layer)
     other.u.copy_(torch.nn.functional.normalize(torch.randn(len(other.u)), dim=0))
-    torch.testing.assert_close(layer.eval().normalised(), other.eval().normalised(), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(
+        layer.eval().normalised_weight(), other.eval().normalised_weight(), rtol=0.02, atol=0.02
+    )
 
 
 def test_training_carries_the_vector_on_and_evaluation_does_not(layer: nn.Module) -> None:
     before = layer.u.clone()
-    layer.eval().normalised()
+    layer.eval().normalised_weight()
     assert torch.equal(layer.u, before)
-    layer.train().normalised()
+    layer.train().normalised_weight()
     assert not torch.equal(layer.u, before)
     assert float(layer.u.norm()) == pytest.approx(1)
 

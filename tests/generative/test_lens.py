@@ -1,4 +1,4 @@
-"""A lens does what torchvision does to an image, and is held the way the client's images are."""
+"""A lens does what torchvision does to an image, and follows the orientation of the client's images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchvision.transforms import functional as tv
 
 from fedssl.config import load
 from fedssl.data.federation import federate
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.errors import ConfigError
 from fedssl.objectives.generative.lens import (
     FLIPS,
@@ -21,10 +21,10 @@ from fedssl.objectives.generative.lens import (
     NEGATIVE,
     UPSIDE_DOWN,
     Lens,
-    agreement,
-    held,
-    means,
-    placed,
+    class_means,
+    compare_means,
+    orient,
+    warp,
 )
 from tests.generative.small import KINDS, run_of
 
@@ -41,13 +41,13 @@ def images(count: int = 3, side: int = 12) -> torch.Tensor:
 def test_an_image_is_placed_as_by_torchvision(turn: float, zoom: float, right: float, down: float) -> None:
     """Clockwise degrees, times the size, and pixels of a side of 12."""
     x = images()
-    said = [
+    params = [
         math.atanh(math.radians(turn) / (math.pi / 3)),
         math.atanh(math.log(zoom)),
         math.atanh(right / zoom / 6 / 0.5),
         math.atanh(down / zoom / 6 / 0.5),
     ]
-    ours = placed(x, torch.tensor([said] * len(x)))
+    ours = warp(x, torch.tensor([params] * len(x)))
     theirs = tv.affine(x, turn, [right, down], zoom, [0.0, 0.0], InterpolationMode.BILINEAR)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -61,8 +61,8 @@ def test_the_ways_to_hold_a_lens() -> None:
         MIRRORED | UPSIDE_DOWN: np.rot90(x, 2, (2, 3)),
         NEGATIVE | MIRRORED: 1 - x[..., ::-1],
     }
-    for way, picture in expected.items():
-        np.testing.assert_array_equal(held(torch.from_numpy(x), way).numpy(), picture)
+    for orientation, picture in expected.items():
+        np.testing.assert_array_equal(orient(torch.from_numpy(x), orientation).numpy(), picture)
 
 
 def test_a_fresh_lens_hardly_changes_anything_and_listens_to_the_style() -> None:
@@ -88,42 +88,42 @@ def test_agreement_by_hand() -> None:
     """Two labels of one row of three pixels: a stroke left and in the middle; real ones are mirrored."""
     drawn = torch.tensor([[1.0, 0, 0], [0, 1, 0]]).view(2, 1, 1, 3)
     real = torch.tensor([[0, 0, 5.0], [0, 5, 0]]).view(2, 1, 1, 3)
-    found = agreement(drawn, drawn, real)
+    found = compare_means(drawn, drawn, real)
     # Mirrored they are the same; a negative of that is as unlike as can be.
     assert found.tone == pytest.approx(1.0)
-    assert agreement(drawn, drawn, -real).tone == pytest.approx(-1.0)
+    assert compare_means(drawn, drawn, -real).tone == pytest.approx(-1.0)
     # About the mean of both labels: ±(1, −1, 0)/2 against ±(0, −1, 1)/2, mirrored they are the same.
     assert found.flips.tolist() == pytest.approx([0.5, 1.0, 0.5, 1.0])
 
 
-@pytest.mark.parametrize("way", [0, MIRRORED, UPSIDE_DOWN | NEGATIVE, MIRRORED | UPSIDE_DOWN, 7])
-def test_a_lens_is_turned_over_until_it_is_held_as_real_images_are(way: int) -> None:
+@pytest.mark.parametrize("orientation", [0, MIRRORED, UPSIDE_DOWN | NEGATIVE, MIRRORED | UPSIDE_DOWN, 7])
+def test_a_lens_is_turned_over_until_it_is_held_as_real_images_are(orientation: int) -> None:
     lens, drawn = Lens(4), images(5)
-    real = held(drawn, way)
+    real = orient(drawn, orientation)
     for _ in range(12):
-        lens.hold(agreement(drawn, drawn, real))
-    assert int(lens.way) == way
+        lens.update_orientation(compare_means(drawn, drawn, real))
+    assert int(lens.orientation) == orientation
 
 
 def test_one_odd_round_does_not_turn_a_lens_over() -> None:
     lens, drawn = Lens(4), images(5)
     for _ in range(12):
-        lens.hold(agreement(drawn, drawn, drawn))
-    lens.hold(agreement(drawn, drawn, held(drawn, MIRRORED)))
-    assert int(lens.way) == 0
+        lens.update_orientation(compare_means(drawn, drawn, drawn))
+    lens.update_orientation(compare_means(drawn, drawn, orient(drawn, MIRRORED)))
+    assert int(lens.orientation) == 0
 
 
 def test_nothing_is_decided_by_pictures_that_show_nothing() -> None:
     lens, flat = Lens(4), torch.zeros(5, 1, 8, 8)
     for _ in range(12):
-        lens.hold(agreement(flat, flat, images(5, 8)))
-    assert int(lens.way) == 0
+        lens.update_orientation(compare_means(flat, flat, images(5, 8)))
+    assert int(lens.orientation) == 0
     assert torch.isfinite(lens.flips).all()
 
 
 def test_means_by_label() -> None:
     x, y = images(4), torch.tensor([7, 2, 7, 2])
-    torch.testing.assert_close(means(x, y), torch.stack((x[[1, 3]].mean(0), x[[0, 2]].mean(0))))
+    torch.testing.assert_close(class_means(x, y), torch.stack((x[[1, 3]].mean(0), x[[0, 2]].mean(0))))
 
 
 def test_a_client_looks_from_the_given_round_on_and_draws_nothing_from_other_streams(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_client_looks_from_the_given_round_on_and_draws_nothing_from_other_str
     config.objective.prepare(model, own, 2, torch.Generator().manual_seed(0))
     assert float(lens.flips.abs().sum()) > 0
     changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
-    assert set(changed) <= {"lens.way", "lens.tone", "lens.flips"}
+    assert set(changed) <= {"lens.orientation", "lens.tone", "lens.flips"}
 
 
 def test_a_lens_needs_a_label_that_the_generator_is_told_without_a_style() -> None:
@@ -152,5 +152,5 @@ def test_a_lens_needs_a_label_that_the_generator_is_told_without_a_style() -> No
 
 def test_every_flip_is_its_own_inverse() -> None:
     x = images()
-    for way in (*FLIPS, NEGATIVE, 7):
-        torch.testing.assert_close(held(held(x, way), way), x)
+    for orientation in (*FLIPS, NEGATIVE, 7):
+        torch.testing.assert_close(orient(orient(x, orientation), orientation), x)

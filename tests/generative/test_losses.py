@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedssl.objectives.generative.losses import (
-    deception,
-    discrimination,
+    discriminator_adversarial,
     draw_latents,
     draw_pairs,
+    generator_adversarial,
     same_content,
     same_style,
 )
@@ -20,16 +20,16 @@ from fedssl.objectives.generative.losses import (
 def test_hinge_by_hand() -> None:
     real, fake = torch.tensor([2.0, 0.5]), torch.tensor([-3.0, 1.0])
     # (0 + 0.5) / 2 + (0 + 2) / 2
-    assert float(discrimination(real, fake, "hinge")) == pytest.approx(1.25)
-    assert float(deception(fake, "hinge")) == pytest.approx(1.0)
+    assert float(discriminator_adversarial(real, fake, "hinge")) == pytest.approx(1.25)
+    assert float(generator_adversarial(fake, "hinge")) == pytest.approx(1.0)
 
 
 def test_log_loss_is_equation_9_with_probabilities() -> None:
     real, fake = torch.tensor([2.0, 0.5]), torch.tensor([-3.0, 1.0])
     p, q = [1 / (1 + math.exp(-v)) for v in real.tolist()], [1 / (1 + math.exp(-v)) for v in fake.tolist()]
     value = sum(map(math.log, p)) / 2 + sum(math.log(1 - v) for v in q) / 2
-    assert float(discrimination(real, fake, "log")) == pytest.approx(-value)
-    assert float(deception(fake, "log")) == pytest.approx(-sum(map(math.log, q)) / 2)
+    assert float(discriminator_adversarial(real, fake, "log")) == pytest.approx(-value)
+    assert float(generator_adversarial(fake, "log")) == pytest.approx(-sum(map(math.log, q)) / 2)
 
 
 @pytest.mark.parametrize("count", [8, 7, 2])

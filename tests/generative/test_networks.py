@@ -27,13 +27,13 @@ def millions(*modules: torch.nn.Module) -> float:
 def test_at_the_papers_size_networks_have_the_papers_numbers_of_parameters() -> None:
     generator = Generator(32, 1, 64, 128)
     assert millions(Trunk(32, 1, 64), Critic(64)) == pytest.approx(0.26, abs=0.005)
-    assert millions(generator, Modulation(generator.normalised, 128, False)) == pytest.approx(0.47, abs=0.01)
+    assert millions(generator, Modulation(generator.norm_widths, 128, False)) == pytest.approx(0.47, abs=0.01)
     assert millions(Vectorizer(128)) == pytest.approx(0.13, abs=0.005)
 
 
 def drawn(side: int, channels: int, **sizes: int) -> torch.Tensor:
     generator = Generator(side, channels, 8, 4, **sizes)
-    modulation = Modulation(generator.normalised, 4, False)
+    modulation = Modulation(generator.norm_widths, 4, False)
     z = torch.randn(3, 4)
     return generator(z, conditional_norm(modulation.norms, modulation(z), []))
 
@@ -70,7 +70,7 @@ def test_a_trunk_sees_every_pixel() -> None:
 def test_sizes_that_do_not_fit_say_so() -> None:
     with pytest.raises(ConfigError, match=r"objective\.patch=2 does not divide"):
         Trunk(27, 1, 8, patch=2)
-    with pytest.raises(ConfigError, match=r"can be halved to 33 only.*data\.size"):
+    with pytest.raises(ConfigError, match=r"can only be halved to 33.*data\.size"):
         Generator(66, 1, 8, 4)
 
 
@@ -111,7 +111,7 @@ def test_the_projection_discriminator_follows_equation_5() -> None:
     torch.manual_seed(0)
     critic = Critic(4, classes=3).eval()
     features, labels = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    table, weight = critic.labels.normalised(), critic.linear.normalised()
+    table, weight = critic.labels.normalised_weight(), critic.linear.normalised_weight()
     for i, label in enumerate(labels):
         expected = table[label] @ features[i] + weight[0] @ features[i] + critic.linear.bias[0]
         torch.testing.assert_close(critic(features, labels)[i], expected)
@@ -153,7 +153,7 @@ def test_a_discriminators_features_are_means_over_pixels_with_a_leak() -> None:
 
 def test_a_canvas_goes_from_black_to_white() -> None:
     canvas = Canvas(2, 1, black=-2.0, white=2.0)
-    images = canvas.normalised(torch.tensor([-1.0, 0.0, 0.5, 1.0]).view(4, 1, 1, 1))
+    images = canvas.normalise(torch.tensor([-1.0, 0.0, 0.5, 1.0]).view(4, 1, 1, 1))
     assert images.flatten().tolist() == [-2, 0, 1, 2]
     assert canvas.pixels(images).flatten().tolist() == [0, 128, 191, 255]
     from fedssl.data.options import DataConfig

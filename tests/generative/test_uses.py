@@ -20,13 +20,13 @@ from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
 from fedssl.evaluation.loaded import load_run
 from fedssl.generative.diversity import precision_and_recall, variety
-from fedssl.generative.fid import described, frechet
+from fedssl.generative.fid import describe_features, frechet
 from fedssl.generative.grids import cross, sheet
-from fedssl.generative.judge import find_judge
 from fedssl.generative.probing import Labelled, Scalars
+from fedssl.generative.reference_classifier import load_reference_classifier
 from fedssl.generative.reidentify import Reidentify
-from fedssl.generative.restyle import Restyle, content_labels
-from fedssl.generative.sampling import Studio, settle
+from fedssl.generative.restyle import Restyle, predict_labels
+from fedssl.generative.sampling import ClientGenerators, recompute_statistics
 from fedssl.generative.use import USES, generate
 from fedssl.options import choose
 from fedssl.rundir import RunDir
@@ -36,8 +36,8 @@ from tests.generative.small import run_of
 FEW = {"steps": 5, "batch": 8, "hidden": 8}
 
 
-def studio_of(run: fedssl.Run) -> Studio:
-    return Studio(load_run(run.directory, {}))
+def generators_of(run: fedssl.Run) -> ClientGenerators:
+    return ClientGenerators(load_run(run.directory, {}))
 
 
 def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
@@ -57,55 +57,55 @@ def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
 
 
 def test_a_client_draws_with_the_shared_generator_and_its_own_style(gan: fedssl.Run) -> None:
-    studio = studio_of(gan)
-    one, two = studio.model(0).state_dict(), studio.model(1).state_dict()
+    generators = generators_of(gan)
+    one, two = generators.model(0).state_dict(), generators.model(1).state_dict()
     assert torch.equal(one["generator.linear.weight"], two["generator.linear.weight"])
     assert not torch.equal(one["vectorizer.layers.0.weight"], two["vectorizer.layers.0.weight"])
-    latents = studio.latents(5, "here")
-    drawn = studio.draw(0, latents)
+    latents = generators.latents(5, "here")
+    drawn = generators.draw(0, latents)
     assert (drawn.shape, drawn.dtype) == ((5, 8, 8, 1), torch.uint8)
-    assert torch.equal(drawn, studio_of(gan).draw(0, latents))
-    assert not torch.equal(drawn, studio.draw(1, latents))
+    assert torch.equal(drawn, generators_of(gan).draw(0, latents))
+    assert not torch.equal(drawn, generators.draw(1, latents))
 
 
 def test_an_image_does_not_depend_on_the_others_drawn_with_it(gan: fedssl.Run) -> None:
-    studio = studio_of(gan)
-    many = studio.latents(12, "here")
-    alone = studio.draw(0, type(many)(many.content[3:5], many.style[3:5]))
-    difference = studio.draw(0, many)[3:5].int() - alone.int()
+    generators = generators_of(gan)
+    many = generators.latents(12, "here")
+    alone = generators.draw(0, type(many)(many.content[3:5], many.style[3:5]))
+    difference = generators.draw(0, many)[3:5].int() - alone.int()
     assert int(difference.abs().max()) <= 1
 
 
 def test_statistics_are_measured_on_what_is_drawn(gan: fedssl.Run) -> None:
     """With them, evaluation gives what a large batch with its own statistics gives."""
-    studio = studio_of(gan)
-    model = studio.model(0)
-    latents = studio.latents(2000, "large")
+    generators = generators_of(gan)
+    model = generators.model(0)
+    latents = generators.latents(2000, "large")
     with torch.no_grad():
-        settled = studio.objective.generate(model, latents)
+        running = generators.objective.generate(model, latents)
         model.train()
-        batch = studio.objective.generate(model, latents)
-    settle(studio.objective, model, studio.rng("settle"))
-    assert float((settled - batch).abs().mean()) < 0.03
+        batch = generators.objective.generate(model, latents)
+    recompute_statistics(generators.objective, model, generators.rng("settle"))
+    assert float((running - batch).abs().mean()) < 0.03
     assert not any(module.training for module in model.modules())
 
 
 def test_ditto_draws_with_the_clients_own_model(tmp_path: Path) -> None:
-    studio = studio_of(run_of("gan", tmp_path / "run", method="padpaf-ditto", rounds=1))
-    assert not studio.model(0).has("personal")
-    one, two = (studio.model(client).state_dict()["generator.linear.weight"] for client in (0, 1))
+    generators = generators_of(run_of("gan", tmp_path / "run", method="padpaf-ditto", rounds=1))
+    assert not generators.model(0).has("personal")
+    one, two = (generators.model(client).state_dict()["generator.linear.weight"] for client in (0, 1))
     assert not torch.equal(one, two)
 
 
 def test_real_images_have_the_clients_looks(gan: fedssl.Run) -> None:
-    studio = studio_of(gan)
-    test = studio.run.federation.test
-    x, y = studio.test_images(1, 3)
-    assert torch.equal(x, studio.run.trained.shift.apply(test.x[1::2][:3], 1, 2))
+    generators = generators_of(gan)
+    test = generators.run.federation.test
+    x, y = generators.test_images(1, 3)
+    assert torch.equal(x, generators.run.trained.shift.apply(test.x[1::2][:3], 1, 2))
     assert torch.equal(y, test.y[1::2][:3])
-    x, y = studio.train_images(0, 10**6)
+    x, y = generators.train_images(0, 10**6)
     assert len(x) == len(y) == 30
-    assert studio.seen_labels(0) == sorted(set(y.tolist()))
+    assert generators.seen_labels(0) == sorted(set(y.tolist()))
 
 
 def test_a_run_without_a_generator_says_so(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_sheet_places_images_row_by_row() -> None:
 
 
 def test_a_grid_crosses_styles_with_contents(conditional: fedssl.Run) -> None:
-    latents = cross(studio_of(conditional), 3, 12)
+    latents = cross(generators_of(conditional), 3, 12)
     content, style = latents.content.view(3, 12, -1), latents.style.view(3, 12, -1)
     assert torch.equal(content[0], content[2])
     assert torch.equal(style[:, 0], style[:, 11])
@@ -162,7 +162,7 @@ def test_a_model_without_labels_draws_none(gan: fedssl.Run) -> None:
         generate(gan.directory, "labels", {})
 
 
-# --- the judge, and FID -----------------------------------------------------------------------------
+# --- the classifier, and FID -----------------------------------------------------------------------------
 
 
 def test_a_judge_learns_digits_in_all_looks_and_is_kept(
@@ -170,32 +170,32 @@ def test_a_judge_learns_digits_in_all_looks_and_is_kept(
 ) -> None:
     monkeypatch.setenv("FEDSSL_CACHE", str(tmp_path / "cache"))
     run = run_of("gan", tmp_path / "run", rounds=1, **{"data.limit": 1000})
-    studio = studio_of(run)
-    judge = find_judge(studio)
-    assert judge.accuracy > 0.8
-    (file,) = (tmp_path / "cache").glob("judge-*.safetensors")
+    generators = generators_of(run)
+    classifier = load_reference_classifier(generators)
+    assert classifier.accuracy > 0.8
+    (file,) = (tmp_path / "cache").glob("reference-classifier-*.safetensors")
     before = file.stat().st_mtime_ns
-    again = find_judge(studio_of(run))
+    again = load_reference_classifier(generators_of(run))
     assert file.stat().st_mtime_ns == before
-    x, _ = studio.test_images(1, 20)
-    assert torch.equal(judge.labels(x, 1), again.labels(x, 1))
-    # Another run on the same images has the same judge.
+    x, _ = generators.test_images(1, 20)
+    assert torch.equal(classifier.labels(x, 1), again.labels(x, 1))
+    # Another run on the same images has the same classifier.
     other = run_of("gan", tmp_path / "other", rounds=1, seed=0, **{"data.limit": 1000, "train.lr": 1e-4})
-    find_judge(studio_of(other))
-    assert len(list((tmp_path / "cache").glob("judge-*.safetensors"))) == 1
+    load_reference_classifier(generators_of(other))
+    assert len(list((tmp_path / "cache").glob("reference-classifier-*.safetensors"))) == 1
 
 
 def test_fid_is_the_distance_between_normal_distributions(gan: fedssl.Run) -> None:
-    studio = studio_of(gan)
-    judge = find_judge(studio)
+    generators = generators_of(gan)
+    classifier = load_reference_classifier(generators)
     rng = torch.Generator().manual_seed(0)
     real = torch.randint(0, 256, (300, 8, 8, 1), dtype=torch.uint8, generator=rng)
     fake = (real.flip(0).float() * 0.7).to(torch.uint8)
-    a, b = (judge.features(x).double().numpy() for x in (real, fake))
+    a, b = (classifier.features(x).double().numpy() for x in (real, fake))
     product = sqrtm(np.cov(a.T) @ np.cov(b.T)).real
     expected = ((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(np.cov(a.T) + np.cov(b.T) - 2 * product)
-    assert frechet(real, fake, judge, torch.device("cpu")) == pytest.approx(expected, rel=1e-3)
-    assert frechet(real, real, judge, torch.device("cpu")) == pytest.approx(0, abs=1e-3 * expected)
+    assert frechet(real, fake, classifier, torch.device("cpu")) == pytest.approx(expected, rel=1e-3)
+    assert frechet(real, real, classifier, torch.device("cpu")) == pytest.approx(0, abs=1e-3 * expected)
 
 
 def test_fid_of_every_client_says_whose_features_it_used(gan: fedssl.Run) -> None:
@@ -205,7 +205,7 @@ def test_fid_of_every_client_says_whose_features_it_used(gan: fedssl.Run) -> Non
     assert found["mean"] == pytest.approx(sum(found["clients"]) / 2)
     assert all(math.isfinite(value) and value > 0 for value in found["clients"])
     assert found["features"].startswith("classifier trained on the data set")
-    assert described(None).startswith("Inception")
+    assert describe_features(None).startswith("Inception")
 
 
 # --- probes -----------------------------------------------------------------------------------------
@@ -223,21 +223,24 @@ def test_probes_of_content_and_style(gan: fedssl.Run) -> None:
 
 
 def test_plain_images_are_those_of_the_data_set(gan: fedssl.Run) -> None:
-    studio = studio_of(gan)
-    for split, images in (("train", studio.run.federation.train), ("test", studio.run.federation.test)):
-        x, y = studio.plain_images(split, len(images))
+    generators = generators_of(gan)
+    for split, images in (
+        ("train", generators.run.federation.train),
+        ("test", generators.run.federation.test),
+    ):
+        x, y = generators.plain_images(split, len(images))
         pairs = [
             sorted(zip(pixels.flatten(1).tolist(), labels.tolist(), strict=True))
             for pixels, labels in ((x, y), (images.x, images.y))
         ]
         assert pairs[0] == pairs[1]
-        assert len(studio.plain_images(split, 7)[0]) == 7
+        assert len(generators.plain_images(split, 7)[0]) == 7
 
 
 def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatch) -> None:
     """Content features that say the label, style features that say nothing: 100 % against a guess."""
 
-    def told(self: Studio, client: int | None, pixels: torch.Tensor, kind: str) -> torch.Tensor:
+    def told(self: ClientGenerators, client: int | None, pixels: torch.Tensor, kind: str) -> torch.Tensor:
         rng = torch.Generator().manual_seed((client or 0) + len(pixels))
         noise = torch.randn(len(pixels), 12, generator=rng)
         known = {tuple(x.flatten().tolist()): y for x, y in answers}
@@ -245,12 +248,12 @@ def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatc
         hot = torch.nn.functional.one_hot(labels, 12).float()
         return noise + 50 * hot if kind == "content" else noise
 
-    studio = studio_of(gan)
-    sets = [studio.plain_images("train", 100), studio.plain_images("test", 100)]
-    sets += [studio.train_images(client, 100) for client in range(2)]
-    sets += [studio.test_images(client, 100) for client in range(2)]
+    generators = generators_of(gan)
+    sets = [generators.plain_images("train", 100), generators.plain_images("test", 100)]
+    sets += [generators.train_images(client, 100) for client in range(2)]
+    sets += [generators.test_images(client, 100) for client in range(2)]
     answers = [(x, int(y)) for images in sets for x, y in zip(*images, strict=True)]
-    monkeypatch.setattr(Studio, "features", told)
+    monkeypatch.setattr(ClientGenerators, "features", told)
     found = generate(gan.directory, "probe", {"count": 60, "test": 40})
     assert min(found["content"], found["content_looks"]) > 0.9
     assert found["style"] < 0.5
@@ -259,16 +262,16 @@ def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatc
 
 def test_untrained_features_are_those_of_round_one(gan: fedssl.Run) -> None:
     """Of encoders as wide as the trained ones, and the same for every client."""
-    studio = studio_of(gan)
-    x = studio.plain_images("train", 5)[0]
-    expected = studio.run.models.untrained().eval()
+    generators = generators_of(gan)
+    x = generators.plain_images("train", 5)[0]
+    expected = generators.run.models.untrained().eval()
     with torch.no_grad():
-        torch.testing.assert_close(studio.features(None, x, "content"), expected(studio.normalised(x)))
+        torch.testing.assert_close(generators.features(None, x, "content"), expected(generators.normalise(x)))
     for kind in ("content", "style"):
-        before, after = (studio.features(client, x, kind) for client in (None, 0))
+        before, after = (generators.features(client, x, kind) for client in (None, 0))
         assert before.shape == after.shape
         assert not torch.equal(before, after)
-    assert studio.shares_content
+    assert generators.shares_content
 
 
 def test_a_probe_finds_a_label_among_the_most_probable() -> None:
@@ -300,7 +303,9 @@ def test_whose_image_it_is_can_be_told_where_looks_differ(
     assert found["images"]["generated"] == "240 train, 60 test"
     # Generators draw what is theirs: an image of its own colour is told from the others at once.
     monkeypatch.setattr(
-        Studio, "draw", lambda self, client, latents: torch.full((len(latents), 8, 8, 1), 100 * client).byte()
+        ClientGenerators,
+        "draw",
+        lambda self, client, latents: torch.full((len(latents), 8, 8, 1), 100 * client).byte(),
     )
     found = generate(run.directory, "predict-client", {"count": 20, "test": 5, "steps": 200})
     assert found["content"] == found["style"] == 1
@@ -378,10 +383,10 @@ def test_redrawn_images_give_their_client_away_as_far_as_they_differ(
     """Zoomed in, zoomed out, inverted; redrawn as they are, or as nothing at all."""
     run = run_of("gan", tmp_path / "run", rounds=1, **{"partition.clients": 3, "data.limit": 300})
     options = {"count": 60, "test": 10, "fit": 60, **FEW}
-    monkeypatch.setattr(Reidentify, "_redrawn", lambda self, studio, maps, x: x)
+    monkeypatch.setattr(Reidentify, "_redrawn", lambda self, generators, maps, x: x)
     found = generate(run.directory, "reidentify", options, tmp_path)
     assert found["before"] == found["after"] == found["after_adapted"] > 0.8
-    monkeypatch.setattr(Reidentify, "_redrawn", lambda self, studio, maps, x: torch.zeros_like(x))
+    monkeypatch.setattr(Reidentify, "_redrawn", lambda self, generators, maps, x: torch.zeros_like(x))
     found = generate(run.directory, "reidentify", options, tmp_path)
     assert found["before"] > 0.8
     assert found["after"] == pytest.approx(found["chance"], abs=0.1)
@@ -405,13 +410,13 @@ def test_nobodys_images_are_needed_to_restyle(
     def refuse(*given: object) -> None:
         raise AssertionError("a client's images were asked for")
 
-    taken = studio_of(conditional).test_images(0, 5)[0]
+    taken = generators_of(conditional).test_images(0, 5)[0]
     monkeypatch.setattr(ClientImages, "batch", refuse)
-    studio = studio_of(conditional)
-    Restyle(name="restyle", steps=3, batch=8, hidden=8).maps(studio, tmp_path)
-    assert len(content_labels(studio, taken)) == len(taken)
+    generators = generators_of(conditional)
+    Restyle(name="restyle", steps=3, batch=8, hidden=8).maps(generators, tmp_path)
+    assert len(predict_labels(generators, taken)) == len(taken)
     with pytest.raises(AssertionError, match="asked for"):
-        Restyle(name="restyle", steps=30, batch=8, hidden=8, real=0.9).maps(studio, tmp_path)
+        Restyle(name="restyle", steps=30, batch=8, hidden=8, real=0.9).maps(generators, tmp_path)
 
 
 # --- re-styling and anonymization -------------------------------------------------------------------
@@ -434,12 +439,12 @@ def test_restyling(kind: str, request: pytest.FixtureRequest, tmp_path: Path) ->
 
 
 def test_maps_learn_to_find_the_latents(gan: fedssl.Run, tmp_path: Path) -> None:
-    studio = studio_of(gan)
-    latents = studio.latents(400, "unseen")
-    features = studio.features(0, studio.draw(0, latents), "content")
+    generators = generators_of(gan)
+    latents = generators.latents(400, "unseen")
+    features = generators.features(0, generators.draw(0, latents), "content")
 
     def error(steps: int) -> float:
-        maps = Restyle(name="restyle", steps=steps, real=0.0).maps(studio, tmp_path / str(steps))
+        maps = Restyle(name="restyle", steps=steps, real=0.0).maps(generators, tmp_path / str(steps))
         with torch.no_grad():
             return float((maps.content(features) - latents.content).square().mean())
 

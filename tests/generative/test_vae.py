@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from fedssl.config import load
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.objectives.generative.losses import draw_pairs
 from fedssl.objectives.generative.vae import divergence, reconstruction
 from tests.generative.small import KINDS

@@ -19,7 +19,8 @@ from fedssl.data.federation import federate
 from fedssl.engines.local import InProcess
 from fedssl.engines.loop import RoundLoop
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.network import build_network
+from fedssl.engines.runner import ClientRunner
 from fedssl.errors import ConfigError, RunError
 from fedssl.methods import METHODS
 from fedssl.methods.client import Client
@@ -33,9 +34,9 @@ FEW = {"data.limit": 25, "partition": {"scheme": "iid", "clients": 3}, "train.ba
 REFUSED = {
     "fedema": r"set method\.scaler",
     "featarc": r"set method\.clusters=1",
-    "padpaf": r"PaDPaF's server takes the plain mean",
-    "padpaf-shared": r"PaDPaF's server takes the plain mean",
-    "padpaf-ditto": r"PaDPaF's server takes the plain mean",
+    "padpaf": r"PaDPaF's server takes the unweighted mean",
+    "padpaf-shared": r"PaDPaF's server takes the unweighted mean",
+    "padpaf-ditto": r"PaDPaF's server takes the unweighted mean",
 }
 
 # One client, or few clients in each cluster, are too few for rules that compare uploads with each other.

@@ -167,7 +167,7 @@ def test_the_penalty_by_hand():
     (3 * penalty).backward()
     assert [weight.grad.tolist() for weight in own] == [[18.0, 0.0], [[-24.0]]]
     assert all(fixed.grad is None for fixed in anchor)
-    with pytest.raises(ValueError, match="2 parameters cannot be pulled towards 1"):
+    with pytest.raises(ValueError, match="2 parameters and 1 anchors"):
         proximal(own, anchor[:1], mu=2.0)
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.small import GENERATIVE, QUEUE, digest, small_run
 
 import fedssl
-from fedssl.engines.runner import multiplies_bf16
+from fedssl.engines.device import multiplies_bf16
 from fedssl.errors import ConfigError
 from fedssl.objectives import OBJECTIVES
 from fedssl.storage import load_tensors

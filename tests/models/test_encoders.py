@@ -130,7 +130,7 @@ def test_an_encoder_from_a_file(tmp_path: Path) -> None:
     )
     encoder = build_encoder(ModelConfig(encoder=f"{file}:flat"), (2, 3), 4)
     assert encoder.module(torch.zeros(5, 4, 2, 3)).shape == (5, encoder.features)
-    with pytest.raises(ConfigError, match="gave a Flatten, not a fedssl Encoder"):
+    with pytest.raises(ConfigError, match="must return a fedssl Encoder, not Flatten"):
         build_encoder(ModelConfig(encoder=f"{file}:wrong"), (2, 3), 4)
 
 

@@ -27,7 +27,7 @@ def test_a_file_with_a_prefix_and_a_classifier_loads_as_it_is() -> None:
     state, notes = fitted(given, target)
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in state.items())
     assert state.keys() == target.state_dict().keys()
-    assert notes == ["2 tensors are not the encoder's, left out: fc.weight, fc.bias"]
+    assert notes == ["2 tensors are not the encoder's, ignored: fc.weight, fc.bias"]
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5, 16])
@@ -61,7 +61,7 @@ def test_class_tokens_that_the_encoder_lacks_are_left_out() -> None:
     source, target = vit(), vit(class_token=False, global_pool="avg", fc_norm=False)
     state, notes = fitted(source.state_dict(), target)
     assert torch.equal(state["pos_embed"], source.state_dict()["pos_embed"][:, 1:])
-    assert "1 tensors are not the encoder's, left out: cls_token" in notes
+    assert "1 tensors are not the encoder's, ignored: cls_token" in notes
     assert "pos_embed: 17 positions to 16" in notes
 
 

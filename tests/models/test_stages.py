@@ -14,7 +14,7 @@ from timm.optim import param_groups_layer_decay
 from torch import nn
 
 from fedssl.config import load
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.errors import ConfigError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.optimizers import Optimizer

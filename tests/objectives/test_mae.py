@@ -164,8 +164,10 @@ def test_bad_encoders_and_sizes() -> None:
     with pytest.raises(ConfigError, match=r"not model.encoder=resnet8: set model.encoder=vit_tiny"):
         MAE().build(nn.Flatten(), 4, ModelConfig())
     one_patch = ModelConfig(encoder="vit_tiny", patch=8)
-    with pytest.raises(ConfigError, match=r"model.patch=8 leaves one patch"):
+    with pytest.raises(ConfigError, match=r"model.patch=8 makes one patch"):
         MAE().build(build_encoder(one_patch, (8, 8), 3).module, 192, one_patch)
     config = ModelConfig(encoder="vit_tiny", patch=4)
-    with pytest.raises(ConfigError, match=r"decoder_width=192 is no multiple of objective.decoder_heads=5"):
+    with pytest.raises(
+        ConfigError, match=r"decoder_width=192 must be a multiple of objective.decoder_heads=5"
+    ):
         MAE(decoder_heads=5).build(build_encoder(config, (8, 8), 3).module, 192, config)

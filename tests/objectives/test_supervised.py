@@ -32,7 +32,7 @@ def test_what_it_needs(build: Callable[..., Model], views: list[Tensor], rng: to
     assert objective.needs_labels
     assert objective.num_views == 1
     for classes in (0, 1):
-        with pytest.raises(ConfigError, match=f"at least 2 classes, and the data have {classes}"):
+        with pytest.raises(ConfigError, match=f"at least 2 classes, but the data have {classes}"):
             build(objective, classes=classes)
     with pytest.raises(DataError, match="needs labels"):
         objective.loss(build(objective), views[:1], None, rng)

@@ -22,7 +22,7 @@ from dp_accounting.pld import PLDAccountant
 
 import fedssl
 from fedssl.config import load
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.errors import ConfigError, FedsslError
 from fedssl.objectives.mae import MAE as MaskedAutoEncoder
 from fedssl.objectives.simsiam import SimSiam

@@ -27,12 +27,12 @@ class Dawa(ScaledSum):
 
 
 class LayerWise(Dawa):
-    """One angle per layer; what a layer is can be chosen."""
+    """One angle per layer; `layer` defines what a layer is."""
 
     layer: Layer = Field(
         "tensor",
-        description="what has an angle of its own. tensor: every weight and every bias; module: weight and "
-        "bias together, and γ and β; weights: tensors of two or more dimensions, while all others have δ = 1",
+        description="the unit of an angle. tensor: every weight and every bias; module: weight and bias "
+        "together, and γ and β; weights: tensors of two or more dimensions, others have δ = 1",
     )
 
     def delta(self, name: str, compared: Comparison, upload: Upload) -> float:

@@ -1,4 +1,4 @@
-"""EUC: layers count by their closeness to the global ones (a baseline of the L-DAWA paper, §5.4)."""
+"""EUC: layers are weighted by their inverse distance from the global ones (L-DAWA, §5.4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedssl.state import Upload
 class Euc(ScaledSum):
     """w^(l) ← Σ β_k·w_k^(l) with β_k ∝ 1/‖w_k^(l) − w_g^(l)‖; clients at distance 0 share all the weight.
 
-    The paper names the weighting and gives no formula: this one is the plainest.
+    The paper gives no formula; this is the simplest one.
     """
 
     def weight(self, layer: str, compared: Comparison, upload: Upload) -> Weight:

@@ -1,4 +1,4 @@
-"""FedAvg that keeps the length of layers: what L-DAWA does to norms, without its angles (a control)."""
+"""FedAvg with fixed layer norms: L-DAWA's effect on norms without its angles (a control)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class FixedNorms(FedAvg):
     """w^(l) ← ‖w_g^(l)‖·w̄^(l)/‖w̄^(l)‖, where w̄ = Σ n_k·w_k / Σ n_k is FedAvg's.
 
     In front of BatchNorm an update is orthogonal to its weight, so that norms grow under FedAvg and
-    ‖δ_k·w_k‖ = ‖w_g‖ under L-DAWA. This rule stops the growth for all clients alike. A layer that was or
-    would be all zeros is left as it is.
+    ‖δ_k·w_k‖ = ‖w_g‖ under L-DAWA. This rule stops the growth for all clients alike. Layers that were or
+    would become all zeros are not changed.
     """
 
     scales_weights: ClassVar[bool] = True
 
     layer: Layer = Field(
         "weights",
-        description="what keeps its norm. tensor: every weight and every bias; module: weight and bias "
-        "together, and γ and β; weights: tensors of two or more dimensions only",
+        description="the unit whose norm is kept. tensor: every weight and every bias; module: weight and "
+        "bias together, and γ and β; weights: tensors of two or more dimensions only",
     )
 
     def complete(self, previous: State, statistics: frozenset[str], mean: State) -> State:

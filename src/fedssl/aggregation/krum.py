@@ -18,9 +18,9 @@ from fedssl.state import State
 
 
 class Krum(Robust):
-    """An upload's score is the sum of squared distances to its K − malicious − 2 nearest; the lowest wins."""
+    """Selects uploads by the sum of squared distances to their K − malicious − 2 nearest neighbours."""
 
-    malicious: int = Field(1, ge=0, description="hostile clients to withstand, of K ≥ 2·malicious + 3")
+    malicious: int = Field(1, ge=0, description="number of malicious clients; needs K ≥ 2·malicious + 3")
     keep: int = Field(
         1, ge=1, description="Multi-Krum: number of uploads with the lowest scores that are averaged"
     )
@@ -30,8 +30,8 @@ class Krum(Robust):
         if len(states) < needed:
             raise RunError(
                 f"krum with malicious={self.malicious} and keep={self.keep} needs {needed} uploads, "
-                f"and there are {len(states)}: lower aggregation.malicious "
-                "or aggregation.keep, or have more clients per round"
+                f"but there are {len(states)}: lower aggregation.malicious "
+                "or aggregation.keep, or use more clients per round"
             )
         statistics = sorted(states[0].keys() - set(layers))
         best = sorted(self._order(states, [layers, statistics])[: self.keep])
@@ -74,7 +74,7 @@ def squared_distances(states: list[State], names: list[str]) -> Tensor:
         flat = [torch.split(state[name].reshape(-1), PIECE) for state in states]
         for piece in zip(*flat, strict=True):
             values = torch.stack(piece)
-            # Differences proper: ‖a‖² + ‖b‖² − 2ab loses all digits where models are close.
+            # Not ‖a‖² + ‖b‖² − 2ab, which loses all digits if models are close.
             distances = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")
             total += distances.double().square().cpu()
     return total

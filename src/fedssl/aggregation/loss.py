@@ -1,4 +1,4 @@
-"""Loss: clients with a lower loss count for more (L-DAWA, §3.1, after its references 10 and 36)."""
+"""Loss: clients with a lower loss have a larger weight (L-DAWA, §3.1, after its references 10 and 36)."""
 
 from __future__ import annotations
 

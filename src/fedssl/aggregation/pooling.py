@@ -1,12 +1,12 @@
-"""Running statistics of all images together, from those of each client.
+"""Running statistics of all images, pooled from those of the clients.
 
-A client's variance is around its own mean, so the mean of the variances leaves out how far the means are
-apart. With shares p of the images,
+A client's variance is around its own mean, so the mean of the variances ignores the differences between the
+means. With shares p of the images,
 
     μ̄ = Σ p·μ_k        σ̄² = Σ p·(σ²_k + μ²_k) − μ̄²
 
-Both sides of the boundary know the previous global mean g, and use (μ − g)² in place of μ²: the sum is the
-same, and nothing is lost to rounding where means are large beside deviations.
+Server and clients know the previous global mean g and use (μ − g)² instead of μ²: the result is the same, and
+rounding errors stay small if means are much larger than deviations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pairs(statistics: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def second_moments(state: State, previous: State, statistics: Iterable[str]) -> State:
-    """The state with σ² + (μ − g)² in place of every variance."""
+    """Replace every variance by σ² + (μ − g)²."""
     changed = {
         variance: state[variance] + (state[mean] - previous[mean].to(state[mean])).square()
         for mean, variance in pairs(statistics)
@@ -37,7 +37,7 @@ def second_moments(state: State, previous: State, statistics: Iterable[str]) -> 
 
 
 def variances(state: State, previous: State, statistics: Iterable[str]) -> State:
-    """The inverse: from mean moments to variances, which rounding cannot make negative."""
+    """The inverse of `second_moments` for mean moments; variances are clamped at 0."""
     changed = {
         variance: (state[variance] - (state[mean] - previous[mean].to(state[mean])).square()).clamp(min=0)
         for mean, variance in pairs(statistics)

@@ -1,8 +1,9 @@
-"""Average what adapters do, not their factors.
+"""Average the products of adapters' factors instead of the factors.
 
 A client changes a weight by B·A. The mean of B times the mean of A is not the mean of B·A, so a rule that
-averages both factors is biased. Here the rule sees the products, and the result is factored again by the
-singular value decomposition: the best approximation of that rank. It is exact if A is the same everywhere.
+averages both factors is biased. Here the rule is applied to the products, and the result is factored again by
+the singular value decomposition, the best approximation of that rank. It is exact if all clients have the
+same A.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class ProductRule(Rule):
 
 
 def on_products(rule: Rule, pairs: Pairs) -> ProductRule:
-    """The rule, applied to B·A of every pair of tensors in place of B and A.
+    """Apply a rule to the products B·A instead of B and A.
 
     Args:
-        rule: what combines uploads.
+        rule: the aggregation rule.
         pairs: the names of A [rank, inputs, …] and B [outputs, rank, …] of every adapter.
     """
     made = ProductRule(name=rule.name)
@@ -74,10 +75,10 @@ def with_products(state: Mapping[str, Tensor], pairs: Pairs) -> State:
 
 
 def with_factors(state: Mapping[str, Tensor], like: Mapping[str, Tensor], pairs: Pairs) -> State:
-    """The inverse of `with_products`, as far as the ranks of `like` reach.
+    """The inverse of `with_products`, truncated to the ranks of `like`.
 
-    A gets orthogonal rows of the length that those of the earlier A have on average, so that a direction in
-    which nothing was learned (B is zero there) can still be learned.
+    A has orthogonal rows with the mean norm of the previous rows, so that directions in which B is zero can
+    still be trained.
     """
     factors: State = {}
     for a, b in pairs:

@@ -1,4 +1,4 @@
-"""Rules that withstand some wrong or hostile uploads. They must see all uploads at once, and so hold them.
+"""Rules that are robust to some malicious uploads. They need all uploads of a round in memory.
 
 Memory grows with the clients of a round. BatchNorm's statistics are judged and bounded as well: a mean by
 number of samples would let in through them what is kept out elsewhere.
@@ -16,7 +16,7 @@ from fedssl.aggregation.angles import Comparison
 from fedssl.aggregation.rule import Fold, Rule, is_counter, sum_type
 from fedssl.state import State, Upload
 
-PIECE = 1 << 15  # coordinates handled at a time, for all clients
+PIECE = 1 << 15  # coordinates processed at a time, for all clients
 
 
 class Robust(Rule):
@@ -24,16 +24,16 @@ class Robust(Rule):
 
     @abstractmethod
     def combine(self, states: list[State], layers: list[str]) -> State:
-        """The new floating tensors; `layers` are those that are not statistics."""
+        """Combine the floating tensors of all uploads; `layers` are those that are not statistics."""
 
     def start(
         self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
     ) -> Fold:
-        return HoldingFold(self, previous, statistics)
+        return BufferingFold(self, previous, statistics)
 
 
-class HoldingFold(Fold):
-    """Holds a copy of every upload until the end."""
+class BufferingFold(Fold):
+    """Buffers a copy of every upload until the end."""
 
     def __init__(self, rule: Robust, previous: State, statistics: frozenset[str]) -> None:
         super().__init__(previous, statistics)
@@ -54,7 +54,7 @@ class HoldingFold(Fold):
 
 
 def by_coordinate(states: list[State], combine: Callable[[Tensor], Tensor]) -> State:
-    """`combine` maps coordinates × clients to coordinates; it is given a piece of a tensor at a time."""
+    """Apply `combine`, which maps coordinates × clients to coordinates, piece by piece."""
     combined = {}
     for name, first in states[0].items():
         flat = [torch.split(state[name].reshape(-1), PIECE) for state in states]

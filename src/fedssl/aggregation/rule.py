@@ -1,9 +1,8 @@
-"""What every aggregation rule has in common: uploads are folded in one by one.
+"""The base class of aggregation rules, which fold uploads in one by one.
 
-Tensors are of three kinds. *Layers* are parameters: a layer is one named tensor, and what a rule
-does, it does to layers. *Statistics* (BatchNorm's running mean and variance, named by the caller,
-who knows the module types) are averaged by number of samples. *Counters* (integer tensors) are
-taken from the largest.
+Tensors are of three kinds. *Layers* are parameters: a layer is one named tensor, and rules define how layers
+are aggregated. *Statistics* (BatchNorm's running mean and variance, named by the caller, who knows the module
+types) are averaged by number of samples. Of *counters* (integer tensors) the largest is kept.
 """
 
 from __future__ import annotations
@@ -22,21 +21,30 @@ from fedssl.state import State, Upload
 
 
 class Rule(Choice):
-    """Turns the previous global state and the uploads of a round into the next global state."""
+    """Computes the next global state from the previous one and the uploads of a round."""
 
-    # Whether it changes the length of weights, so that averaged normalisation statistics do not fit them.
+    # Whether the rule changes the norm of weights, so that averaged normalisation statistics do not fit.
     scales_weights: ClassVar[bool] = False
 
     def start(
         self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
     ) -> Fold:
-        """A fold that begins from the previous global state; rounds count from 1 (none: no warm-up)."""
-        raise TypeError(f"{type(self).__name__} does not say how it folds uploads")
+        """Start to aggregate a round.
+
+        Args:
+            previous: the global state that the clients received.
+            statistics: names of the normalisation statistics.
+            round: number of the round, from 1; None: no warm-up.
+
+        Returns:
+            A fold, to which uploads are added.
+        """
+        raise TypeError(f"{type(self).__name__} does not define start")
 
     def on_client(
         self, previous: State, upload: Upload, statistics: frozenset[str], round: int | None = None
     ) -> Upload:
-        """What a client sends in place of its upload: the same, unless the rule leaves work to it."""
+        """The client's part of the rule, applied to an upload before it is sent; by default nothing."""
         return upload
 
     def __call__(
@@ -65,20 +73,20 @@ class Rule(Choice):
 
 
 class Fold(ABC):
-    """An aggregate in the making. It changes no tensor it is given, and returns none of them."""
+    """Accumulates the uploads of a round. Its inputs are never changed or returned."""
 
     def __init__(self, previous: State, statistics: frozenset[str]) -> None:
         self.previous, self.statistics = previous, statistics
         self.reference = Reference(previous, statistics)
         # By client: `angle`, δ of the whole model; `angles`, that of each layer; `layer_angle`, their mean.
         self.report: dict[int, dict[str, Any]] = {}
-        self.after: Callable[[State], State] = lambda tensors: tensors  # what follows the sum
+        self.after: Callable[[State], State] = lambda tensors: tensors  # applied to the result
         self._counters: State = {}
         self._finished = False
 
     @torch.no_grad()
     def add(self, upload: Upload) -> None:
-        """Fold one upload in. Uploads come in the order of client ids, so that sums round the same."""
+        """Add one upload. The order must be that of client ids, for reproducible rounding."""
         self._still_open()
         if upload.client in self.report:
             raise ValueError(f"client {upload.client} was added before")
@@ -92,10 +100,10 @@ class Fold(ABC):
 
     @torch.no_grad()
     def finish(self) -> State:
-        """The new global state: names, types and devices of the previous one."""
+        """Compute the new global state, with the names, types and devices of the previous one."""
         self._still_open()
         if not self.report:
-            raise RunError("nothing to aggregate: the round has no uploads")
+            raise RunError("cannot aggregate a round without uploads")
         self._finished = True
         tensors = {**self.after(self._finish()), **self._counters}
         return {name: tensors[name].to(old.device, old.dtype) for name, old in self.previous.items()}
@@ -106,7 +114,7 @@ class Fold(ABC):
 
     @abstractmethod
     def _add(self, upload: Upload) -> Comparison | None:
-        """Fold the floating tensors of an upload in, and compare them with the global ones if they can be."""
+        """Add the floating tensors of an upload; returns a comparison with the global ones, if possible."""
 
     @abstractmethod
     def _finish(self) -> State:
@@ -126,7 +134,7 @@ def is_counter(tensor: Tensor) -> bool:
 
 
 def sum_type(tensor: Tensor) -> torch.dtype:
-    """The type that sums of such tensors are kept in: half precision is widened."""
+    """The type of sums of such tensors: at least float32."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 

@@ -1,11 +1,11 @@
-"""The one mechanism behind all rules but the robust ones: a per-client, per-layer scale, then a sum.
+"""The base of all rules except the robust ones: a scale per client and layer, then a sum.
 
     new[l] = Σ_k mass_k[l] · factor_k[l] · w_k[l] / Σ_k mass_k[l]
 
 FedAvg has factor 1 and mass n_k; L-DAWA has factor δ_k and mass 1. Factor and mass depend on the
 global model and on one client only, so that a client can scale its own layers before it uploads
-them, and the server only sums (see secure.py). Masses are kept as logarithms: softmax(−L) needs
-e^−L for any L, and the inverse of a zero distance is e^∞, which outweighs all that is finite.
+them, and the server only sums (see secure.py). Masses are stored as logarithms, since softmax(−L) needs
+e^−L for any L, and the inverse of a zero distance is infinite.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from fedssl.aggregation.pooling import second_moments, variances
 from fedssl.aggregation.rule import Fold, Rule, check, is_counter, sum_type
 from fedssl.state import State, Upload
 
-# Sums are kept relative to the mass of the first client, and rescaled only if a mass exceeds that
-# by e^40: floats have the same precision at every scale that is far from their largest and smallest.
+# Sums are relative to the mass of the first client, and rescaled only if a mass exceeds it by e^40: the
+# precision of floats does not depend on their scale.
 REACH = 40.0
 
 
 class Weight(NamedTuple):
-    """What one client's tensor counts for."""
+    """The weight of one client's tensor."""
 
     factor: float
     log_mass: float
 
 
 class ScaledSum(Rule):
-    """A rule that says what one layer of one client counts for, and nothing else."""
+    """A rule that is defined by the weight of each client's layers."""
 
     client_side: bool = Field(
-        False, description="clients scale their own layers, and the server only sums (secure aggregation)"
+        False, description="let clients scale their layers, so that the server only sums (secure aggregation)"
     )
     statistics: Literal["mean", "scaled", "pooled"] = Field(
         "mean",
         description="BatchNorm's running statistics. mean: averaged by number of images; scaled: weighted "
-        "and scaled by the rule, as layers are; pooled: those of all images together, whose variance "
+        "and scaled by the rule, like layers; pooled: those of all images together, with a variance that "
         "includes the differences between the clients' means",
     )
 
     def known(self, upload: Upload) -> Weight | None:
-        """What every layer of this client counts for, if that does not depend on how it compares."""
+        """The weight of every layer of a client, if it does not depend on the global model."""
         return None
 
     def weight(self, layer: str, compared: Comparison, upload: Upload) -> Weight:
-        """What this layer of this client counts for."""
+        """The weight of one layer of a client."""
         known = self.known(upload)
         if known is None:
-            raise TypeError(f"{type(self).__name__} does not say what a layer counts for")
+            raise TypeError(f"{type(self).__name__} does not define weight")
         return known
 
     def weights(self, compared: Comparison, upload: Upload) -> dict[str, Weight]:
-        """What each floating tensor counts for: layers by the rule, statistics as `statistics` says."""
+        """The weight of each floating tensor: of layers by the rule, of statistics by `statistics`."""
         average = by_samples(upload)
         ruled = self.statistics == "scaled"
         return {
@@ -71,13 +71,13 @@ class ScaledSum(Rule):
         }
 
     def prepare(self, previous: State, upload: Upload, statistics: frozenset[str]) -> Upload:
-        """What is summed in place of an upload: the same, unless variances are pooled."""
+        """The upload to sum: unchanged, unless variances are pooled."""
         if self.statistics != "pooled":
             return upload
         return replace(upload, state=second_moments(upload.state, previous, statistics))
 
     def complete(self, previous: State, statistics: frozenset[str], mean: State) -> State:
-        """The new global tensors, from the weighted means of what was summed."""
+        """Compute the new global tensors from the weighted means of what was summed."""
         return variances(mean, previous, statistics) if self.statistics == "pooled" else mean
 
     def scale(
@@ -87,10 +87,14 @@ class ScaledSum(Rule):
         statistics: frozenset[str] = frozenset(),
         reference: float = 0.0,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Scales and masses of a client's tensors, of which the new global ones are Σ scale·w / Σ mass.
+        """Scales and masses of a client's tensors; the new global ones are Σ scale·w / Σ mass.
 
-        `reference` is subtracted from the logarithm of every mass of a layer: all clients of a round
-        must use the same. For masses e^−L choose minus a typical loss.
+        Args:
+            previous: the global state that the client received.
+            upload: the client's upload.
+            statistics: names of the normalisation statistics.
+            reference: subtracted from the logarithm of every mass of a layer; the same for all clients of a
+                round. For masses e^−L choose minus a typical loss.
         """
         check(previous, upload.state, f"upload of client {upload.client}")
         weights = self.weights(Reference(previous, statistics).compare(upload.state), upload)
@@ -100,8 +104,8 @@ class ScaledSum(Rule):
             log_mass = weight.log_mass - (reference if by_rule else 0.0)
             if math.isfinite(log_mass) and abs(log_mass) > REACH:
                 raise ValueError(
-                    f"client {upload.client}: the mass of {name} is e^{log_mass:.0f}, which a sum of floats "
-                    f"cannot hold beside others: choose a reference near {weight.log_mass:.0f}"
+                    f"client {upload.client}: the mass of {name} is e^{log_mass:.0f}, which exceeds the "
+                    f"range of a sum of floats: choose a reference near {weight.log_mass:.0f}"
                 )
             masses[name] = math.exp(min(REACH, log_mass))
         return {name: masses[name] * weight.factor for name, weight in weights.items()}, masses
@@ -135,7 +139,7 @@ class ScaledSum(Rule):
 
 
 class SummingFold(Fold):
-    """Holds one sum per tensor, however many uploads there are."""
+    """Accumulates one sum per tensor, so that memory does not grow with the number of uploads."""
 
     def __init__(self, rule: ScaledSum, previous: State, statistics: frozenset[str]) -> None:
         super().__init__(previous, statistics)
@@ -148,7 +152,7 @@ class SummingFold(Fold):
         if known is None:
             compared = self.reference.compare(upload.state)
             rest = self.rule.weights(compared, upload)
-        else:  # layers are added piece by piece, while they are in cache for the comparison
+        else:  # add layers piece by piece, while they are in cache for the comparison
             layers = self.reference.layers
             average = known if self.rule.statistics == "scaled" else by_samples(upload)
             rest = dict.fromkeys(self._sums.keys() - layers.keys(), average)
@@ -175,7 +179,7 @@ class Sum:
         self._reference: float | None = None
 
     def weigh(self, weight: Weight) -> float:
-        """Count a client's mass; the result is what its tensor is multiplied with when it is added."""
+        """Add a client's mass; returns the scale of its tensor in the sum."""
         if self._reference is None:
             self._reference = weight.log_mass
         elif weight.log_mass > self._reference + REACH:
@@ -197,7 +201,7 @@ class Sum:
 
 
 def by_samples(upload: Upload) -> Weight:
-    """What a client counts for in a mean over samples."""
+    """The weight of a client in a mean over samples."""
     return Weight(1.0, log_samples(upload))
 
 

@@ -1,7 +1,7 @@
-"""The other way to run a scaled sum: clients scale their own layers, and the server only sums.
+"""Scaled sums with the scaling on the clients, so that the server only sums.
 
-That is what secure aggregation can do: it shows the server Σ_k of what clients send, and nothing
-else. A client needs the global model, its own, and the rule; the masses travel among its numbers.
+Secure aggregation reveals only the sum of what clients send. A client needs the global model, its own model
+and the rule; the masses are sent with its numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedssl.aggregation.rule import Fold, is_counter, sum_type
 from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.state import State, Upload
 
-MASS = "mass/"  # before the name of a tensor, among the numbers of an upload
+MASS = "mass/"  # prefix of a tensor's name in the numbers of an upload
 
 
 @torch.no_grad()
@@ -26,10 +26,10 @@ def scaled(
     statistics: frozenset[str] = frozenset(),
     reference: float = 0.0,
 ) -> Upload:
-    """A client's upload, scaled where it is; `reference` as in `ScaledSum.scale`.
+    """Scale a client's upload on the client; `reference` is that of `ScaledSum.scale`.
 
-    A layer with infinite mass (`euc`: one that training left as it was) counts e^40 here. With a
-    rule that warms up, pass `rule.at(round)`.
+    Infinite masses (`euc`: a layer that training did not change) become e^40. For a rule with warm-up, pass
+    `rule.at(round)`.
     """
     scales, masses = rule.scale(previous, upload, statistics, reference)
     state = {
@@ -42,9 +42,9 @@ def scaled(
 
 
 class SumOnly(Fold):
-    """The server's part: sums of what clients scaled, divided by the sums of their masses.
+    """The server's part: sums of scaled tensors, divided by the sums of their masses.
 
-    Counters are the exception: they are no sums, and are taken from the largest.
+    Of counters, the largest is kept.
     """
 
     def __init__(self, previous: State, statistics: frozenset[str] = frozenset()) -> None:
@@ -53,7 +53,7 @@ class SumOnly(Fold):
         self._masses: dict[str, float] = {}
 
     def _add(self, upload: Upload) -> Comparison | None:
-        """No angles are measured: the server does not see a client's own weights."""
+        """Add scaled tensors; angles cannot be measured, since the server does not see a client's weights."""
         names = [name for name, tensor in upload.state.items() if not is_counter(tensor)]
         missing = [name for name in names if MASS + name not in upload.values]
         if missing:

@@ -1,4 +1,4 @@
-"""An optimizer on the server, over any rule: w_g − aggregate is taken for a gradient (Reddi et al. 2021)."""
+"""Server optimizers for any rule, with w_g − aggregate as the gradient (Reddi et al. 2021)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ USED_BY = {"momentum": ("sgd",), "beta1": ("adam",), "beta2": ("adam",), "eps": 
 
 
 class ServerOptimizer(Options):
-    """What the server does with an aggregate. `sgd` with lr=1 and momentum=0 keeps it, like `none`."""
+    """The server optimizer. `sgd` with lr=1 and momentum=0 returns the aggregate, like `none`."""
 
     optimizer: Literal["none", "sgd", "adam"] = Field(
         "none", description="none: the aggregate is the next model"
     )
-    lr: float = Field(1.0, gt=0, description="learning rate of the first round")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
-    beta1: float = Field(0.9, ge=0, lt=1, description="of adam: memory of the mean")
-    beta2: float = Field(0.99, ge=0, lt=1, description="of adam: memory of the square")
-    eps: float = Field(1e-8, gt=0, description="of adam: added to the root of the square")
-    decay: float = Field(
-        1.0, gt=0, le=1, description="the learning rate is multiplied by it after every round"
-    )
+    lr: float = Field(1.0, gt=0, description="initial learning rate")
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adam: decay of the first moment")
+    beta2: float = Field(0.99, ge=0, lt=1, description="adam: decay of the second moment")
+    eps: float = Field(1e-8, gt=0, description="adam: added to the root of the second moment")
+    decay: float = Field(1.0, gt=0, le=1, description="factor of the learning rate after every round")
 
     @field_validator("lr", "momentum", "beta1", "beta2", "eps", "decay")
     @classmethod
@@ -49,10 +47,17 @@ class ServerOptimizer(Options):
         round: int,
         statistics: frozenset[str] = frozenset(),
     ) -> tuple[State, State]:
-        """The next global state and the next memory; rounds count from 1.
+        """Compute the next global state.
 
-        Statistics and counters are the aggregate's. The memory is a state, so that it can be saved;
-        tensors in it that are not this optimizer's are passed on.
+        Args:
+            previous: the global state before the round.
+            aggregate: the result of the aggregation rule.
+            memory: the optimizer's tensors of earlier rounds; others are passed on.
+            round: number of the round, from 1.
+            statistics: names of normalisation statistics, which are taken from the aggregate, like counters.
+
+        Returns:
+            The next global state and the next memory.
         """
         check(previous, aggregate, "aggregate")
         lr = self.lr * self.decay ** (round - 1)

@@ -13,9 +13,9 @@ from fedssl.state import State
 
 
 class TrimmedMean(Robust):
-    """Cuts at least the asked share of clients at each end; of the rest, each counts the same."""
+    """Discards at least `trim` of the clients at each end; the mean of the others is unweighted."""
 
-    trim: float = Field(0.2, ge=0, lt=0.5, description="share of clients cut at each end, rounded up")
+    trim: float = Field(0.2, ge=0, lt=0.5, description="share of clients discarded at each end, rounded up")
 
     def combine(self, states: list[State], layers: list[str]) -> State:
         clients = len(states)

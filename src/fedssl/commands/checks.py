@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedssl.config import Config, load
 from fedssl.engines.flower.engine import needs_flower
-from fedssl.engines.flower.launch import Place, Site, answers, differences, server_defaults, with_sites
+from fedssl.engines.flower.join import Site
+from fedssl.engines.flower.launch import Place, answers, differences, server_defaults, with_sites
 from fedssl.engines.flower.sites import read_keys
 from fedssl.engines.flower.versions import versions
 from fedssl.errors import ConfigError, FedsslError
@@ -102,7 +103,7 @@ def _config(out: Path, values: Mapping[str, Any], overrides: Mapping[str, Any], 
 
 def _upload(config: Config, sites: list[str]) -> str:
     from fedssl.engines import wire
-    from fedssl.engines.runner import build_network
+    from fedssl.engines.network import build_network
     from fedssl.methods.boundary import Boundary
 
     size = (config.data.size, config.data.size)

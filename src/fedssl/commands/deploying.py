@@ -160,7 +160,8 @@ def _client_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _client(options: argparse.Namespace) -> None:
     from fedssl.engines.flower.certs import check_name
-    from fedssl.engines.flower.launch import Site, client, private_key, stop_on_signal
+    from fedssl.engines.flower.join import Site, client, private_key
+    from fedssl.engines.flower.launch import stop_on_signal
     from fedssl.trust import home
 
     _one_of(options)

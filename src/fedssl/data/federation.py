@@ -1,4 +1,4 @@
-"""Who has which images."""
+"""The images of a run, and their assignment to clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedssl.progress import Progress
 
 @dataclass(frozen=True)
 class ClientImages:
-    """A client's own images: indices into the tensor that holds all images of this process."""
+    """A client's images, as indices into the tensor of all images in this process."""
 
     x: Tensor
     y: Tensor | None
@@ -33,7 +33,7 @@ class ClientImages:
         return int(self.indices.numel())
 
     def batch(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Images (uint8, NHWC) and labels at these positions of the client's own list."""
+        """Images (uint8, NHWC) with the client's shift, and labels, at these positions of `indices`."""
         index = self.indices[positions]
         return (
             self.shift.apply(self.x.index_select(0, index), self.client, self.clients),
@@ -43,13 +43,13 @@ class ClientImages:
 
 @dataclass(frozen=True)
 class Federation:
-    """The images of a run and how they are spread over its clients."""
+    """The images of a run, and their assignment to clients."""
 
     train: ImageSet
     test: ImageSet | None
     parts: list[NDArray[np.int64]]
     labelled: NDArray[np.int64]  # held out of pre-training
-    # Where workers take part for several clients (partition.workers): the images of each of them, by worker.
+    # With partition.workers: for each worker, the images of each of its clients.
     turns: tuple[tuple[NDArray[np.int64], ...], ...] = ()
 
     @property
@@ -57,9 +57,9 @@ class Federation:
         return len(self.parts)
 
     def holdings(self) -> dict[str, dict[str, Any]]:
-        """By class and by style, where these are known: how many images of which a client has.
+        """Number of images per client, by class and by style, if these are known.
 
-        `{"class": {"names": ["cat", "dog"], "counts": [{"0": 12}, {"0": 3, "1": 9}]}}`: a mapping a client.
+        Example: `{"class": {"names": ["cat", "dog"], "counts": [{"0": 12}, {"0": 3, "1": 9}]}}`.
         """
         train, found = self.train, {}
         for kind, values, names in (
@@ -76,19 +76,19 @@ class Federation:
         return len(self._turn(client, round)[0])
 
     def images_of(self, client: int, config: Config, round: int = 1) -> ClientImages:
-        """A client's images; a worker's are in each round those of another of its clients."""
-        indices, whose, clients = self._turn(client, round)
+        """A client's images; with `partition.workers`, those of the worker's client of this round."""
+        indices, owner, clients = self._turn(client, round)
         return ClientImages(
             x=self.train.x,
             y=self.train.y,
             indices=torch.from_numpy(indices),
             shift=config.shift,
-            client=whose,
+            client=owner,
             clients=clients,
         )
 
     def _turn(self, client: int, round: int) -> tuple[NDArray[np.int64], int, int]:
-        """Which images are trained on, whose these are, and of how many clients."""
+        """The images to train on, the client that owns them, and the number of clients."""
         if not self.turns:
             return self.parts[client], client, self.clients
         own = self.turns[client]
@@ -97,25 +97,25 @@ class Federation:
 
 
 def federate(config: Config, progress: Progress | None = None) -> Federation:
-    """Load the images and deal them out."""
+    """Load the images of a run, and assign them to clients."""
     data = config.data
     if config.partition.by_site and data.name == "folder":
         data = data.model_copy(update={"layout": "site"})
     train, test = load(data, config.seed, progress)
     if config.objective.needs_labels and train.y is None:
-        raise DataError(f"objective {config.objective.name} needs labels, and {train.name} has none")
+        raise DataError(f"objective {config.objective.name} needs labels, but {train.name} has none")
     everything = np.arange(len(train))
     dealt, labelled = everything, everything[:0]
     if config.data.holdout:
         if train.y is None:
-            raise DataError(f"data.holdout needs labels, and {train.name} has none")
+            raise DataError(f"data.holdout needs labels, but {train.name} has none")
         dealt, labelled = split_holdout(train, config.data.holdout, config.seed)
     parts = config.partition.split(
         None if train.y is None else train.y.numpy()[dealt],
         config.seed,
         None if train.domain is None else train.domain.numpy()[dealt],
         len(dealt),
-        config.partition.look(train.subset(dealt) if len(dealt) < len(train) else train),
+        config.partition.extract_features(train.subset(dealt) if len(dealt) < len(train) else train),
     )
     parts = [np.ascontiguousarray(dealt[part]) for part in parts]
     if config.method.pools_data:
@@ -127,10 +127,8 @@ def federate(config: Config, progress: Progress | None = None) -> Federation:
 
 
 def take_turns(parts: list[NDArray[np.int64]], workers: int) -> tuple[tuple[NDArray[np.int64], ...], ...]:
-    """Divide clients among workers in blocks of equal size; returns each worker's lists of images."""
+    """Assign clients to workers in blocks of equal size; returns each worker's lists of images."""
     each, rest = divmod(len(parts), workers)
     if rest or not each:
-        raise ConfigError(
-            f"partition.workers={workers} cannot share {len(parts)} clients evenly: use a divisor of it"
-        )
+        raise ConfigError(f"partition.workers={workers} must divide the number of clients, {len(parts)}")
     return tuple(tuple(parts[first : first + each]) for first in range(0, len(parts), each))

@@ -1,4 +1,4 @@
-"""Images in files of their own: how large they are, and what their sites, labels and splits make of them."""
+"""Images in separate files: their sizes, and their sites, labels and splits."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from fedssl.data.options import DataConfig
     from fedssl.progress import Progress
 
-LARGEST = 224  # side that a folder's images get at most when data.size does not say
+MAX_SIDE = 224  # of images without data.size
 
 
 @dataclass(frozen=True)
 class Table:
-    """Image files, a row each, with what is known about them.
+    """Image files and their metadata.
 
     Attributes:
-        paths: where they are.
+        paths: the files.
         labels: the name of each image's class; None if classes are unknown.
         sites: the name of each image's site (or style, or writer); None if unknown.
         test: whether each image belongs to the test split; None if there is no such split.
-        mirrored: whether a mirror image is still of its class.
+        mirrored: whether mirroring an image preserves its class.
     """
 
     paths: Sequence[Path]
@@ -52,24 +52,32 @@ def listings(
     notes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[Listing, Listing | None]:
-    """The training and test images of a table, to be decoded; paths are shown relative to `root`."""
-    told = list(notes)
+    """List the training and test images of a table, to be decoded later.
+
+    Args:
+        table: the images.
+        root: messages show paths relative to it.
+        config: the options of data.
+        notes: warnings to keep with the images.
+        progress: called with the sizes that are read.
+    """
+    warnings = list(notes)
     files = Files(table.paths, root, config.resize == "crop", config.window)
     classes, y = number_names(table.labels) if table.labels is not None else ((), None)
     domains, domain = number_names(table.sites) if table.sites is not None else ((), None)
     count = len(table.paths)
-    shape = target_shape(files, count, config, told, progress)
+    shape = target_shape(files, count, config, warnings, progress)
     name = printable(root.resolve().name)
     rows = np.arange(count)
     whole = Listing(files, rows, shape, y, classes, domain, domains, name, mirrored=table.mirrored)
     test = np.zeros(count, dtype=bool) if table.test is None else np.asarray(table.test, dtype=bool)
-    train = replace(whole.subset(np.flatnonzero(~test)), warnings=tuple(told))
+    train = replace(whole.subset(np.flatnonzero(~test)), warnings=tuple(warnings))
     return train, whole.subset(np.flatnonzero(test)) if test.any() else None
 
 
 @dataclass(frozen=True)
 class Files:
-    """Images in files of their own; `square`: only the largest square in the middle of each."""
+    """Images in separate files; `square` crops them to their largest central square."""
 
     paths: Sequence[Path]
     root: Path
@@ -93,7 +101,7 @@ class Files:
         return read_image(self.paths[number], shape, self.square, self.window)
 
     def channels(self) -> int:
-        """Of the first file that says so."""
+        """The number of channels of the first readable file."""
         for path in self.paths:
             try:
                 return image_channels(path)
@@ -103,7 +111,7 @@ class Files:
 
 
 class Sized(Protocol):
-    """A source whose images tell their size without being decoded."""
+    """A source with image sizes that can be read without decoding."""
 
     def size(self, number: int) -> tuple[int, int]: ...
 
@@ -113,7 +121,7 @@ class Sized(Protocol):
 def target_shape(
     source: Sized, count: int, config: DataConfig, notes: list[str], progress: Progress | None
 ) -> Shape:
-    """Height, width and channels to decode to; if it is not what the images have, `notes` says so."""
+    """Height, width and channels to decode to; a note is added if images are resized."""
     channels = config.channels or source.channels()
     if config.size:
         return config.size, config.size, channels
@@ -137,27 +145,27 @@ def target_shape(
                 progress(stop, count, "reading image sizes")
     known = {size: times for size, times in sizes.items() if size is not None}
     if not known:
-        return 1, 1, channels  # nothing can be read: decoding will say so, with names and reasons
+        return 1, 1, channels  # nothing can be read: decoding raises an error with names and reasons
     (height, width), *others = sorted(known)
-    if not others and max(height, width) <= LARGEST:
+    if not others and max(height, width) <= MAX_SIDE:
         return height, width, channels
     sides = np.repeat(np.array(list(known)), list(known.values()), axis=0)
-    side = min(LARGEST, max(1, round(float(np.median(sides)))))
+    side = min(MAX_SIDE, max(1, round(float(np.median(sides)))))
     least, most = ("{}×{}".format(*extreme) for extreme in (sides.min(axis=0), sides.max(axis=0)))
     span = f"{len(known)} sizes ({least} to {most})" if others else least
     notes.append(
-        f"images of {span} are resized to {side}×{side}, "
-        f"their median side, at most {LARGEST}; data.size sets another"
+        f"images of {span} are resized to {side}×{side} (their median side, at most {MAX_SIDE}); set "
+        "data.size for another size"
     )
     return side, side, channels
 
 
 def printable(name: str) -> str:
-    """A file name that can be written anywhere, whatever bytes it is made of."""
+    """A file name with undecodable bytes replaced."""
     return os.fsencode(name).decode(errors="replace")
 
 
 def number_names(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
-    """Names in order, and the number of each image's name among them."""
+    """The distinct names in order, and the number of each image's name among them."""
     distinct, numbers = np.unique(np.array(names, dtype=object), return_inverse=True)
     return tuple(printable(name) for name in distinct), torch.from_numpy(numbers.astype(np.int64))

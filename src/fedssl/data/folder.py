@@ -1,8 +1,8 @@
-"""A folder of images: flat (no labels), `class/image`, or `style/class/image`, told apart by depth.
+"""A folder of images: flat (no labels), `class/image`, or `style/class/image`, distinguished by depth.
 
-With `data.layout=site` the folders of `site/image` are sites, not classes. Top-level folders `train` and
-`test` are the splits, if there is a `train`. Files that are not images, or cannot be read, are left out and
-named in the warnings.
+With `data.layout=site` the folders of `site/image` are sites, not classes. If there is a top-level folder
+`train`, it and `test` are the splits. Files that are not images or cannot be read are left out and named in
+the warnings.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Parts = tuple[str, ...]  # a path below the root, folder by folder
 
 
 def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing, Listing | None]:
-    """The images below `data.root`, to be decoded."""
+    """List the images below `data.root`, to be decoded later."""
     if not config.root:
-        raise DataError("data.root is empty: give the folder of images")
+        raise DataError("data.root is empty: set it to the folder of images")
     root = Path(config.root).expanduser()
     if not root.is_dir():
         raise DataError(f"{root} is not a folder" if root.exists() else f"no folder {root}")
@@ -43,7 +43,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing,
     every = [parts for split in found for parts in split]
     by_site = config.layout == "site"
     if by_site and depths[0] == 1:
-        raise DataError(f"{root}: with data.layout=site images are in folders, one for each site")
+        raise DataError(f"{root}: data.layout=site needs a folder for each site")
     table = Table(
         [place.joinpath(*parts) for place, split in zip(splits, found, strict=True) for parts in split],
         labels=[parts[-2] for parts in every] if depths[0] == 3 or (depths[0] == 2 and not by_site) else None,
@@ -60,7 +60,7 @@ def _splits(root: Path, notes: list[str]) -> list[Path]:
     splits = [root / "train"] + ([root / "test"] if (root / "test").is_dir() else [])
     beside = sorted(printable(entry.name) for entry in _entries(root) if Path(entry.path) not in splits)
     if beside:
-        notes.append(f"beside train and test, left out: {list_some(beside, len(beside))}")
+        notes.append(f"ignored next to train and test: {list_some(beside, len(beside))}")
     return splits
 
 
@@ -83,7 +83,7 @@ def _scan(root: Path, notes: list[str]) -> list[Parts]:
 
 
 def _walk(place: Path, above: Parts) -> Iterator[Parts]:
-    """Every file, but nothing hidden; one level too many, so that images too deep are noticed."""
+    """Every file that is not hidden, down to one level more than allowed, to report images too deep."""
     for entry in _entries(place):
         parts = (*above, entry.name)
         if entry.is_dir():

@@ -1,8 +1,8 @@
-"""Image data sets of the Hugging Face hub, or saved on disk by `datasets`.
+"""Image data sets from the Hugging Face hub, or saved on disk by `datasets`.
 
 `data.root` is the name on the hub (`user/set`, or `user/set:configuration`) or a folder written by
-`save_to_disk`; `data.split` is `train/test` in the set's own words, or only the first. Images are
-treated as those of a folder are.
+`save_to_disk`; `data.split` is `TRAIN/TEST` or `TRAIN`, with the data set's names of its splits. Images are
+treated like those of a folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TESTS = ("test", "validation", "valid", "val")
 
 
 def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing, Listing | None]:
-    """The splits that `data.split` names, or `train` and the first that is there of test and validation."""
+    """List the splits of `data.split`; by default `train` and, if there is one, `test` or `validation`."""
     datasets = _package()
     splits = _open(datasets, config.root)
     names = _choose(splits, config.split, config.root)
@@ -103,7 +103,7 @@ def _open(datasets: Any, root: str) -> Mapping[str, Any]:
     """The splits of a set by their names."""
     if not root:
         raise DataError(
-            "data.root is empty: give the data set's name on the hub, or a folder of save_to_disk"
+            "data.root is empty: set it to the data set's name on the hub, or a folder of save_to_disk"
         )
     place = Path(root).expanduser()
     try:
@@ -146,19 +146,19 @@ def _image_column(datasets: Any, split: Any, root: str, notes: list[str]) -> str
     if not columns:
         raise DataError(f"{root} has no column of images, only {', '.join(split.features)}")
     if len(columns) > 1:
-        notes.append(f"{root} has image columns {', '.join(columns)}: {columns[0]} is taken")
+        notes.append(f"{root} has image columns {', '.join(columns)}: using {columns[0]}")
     return str(columns[0])
 
 
 def _labels(datasets: Any, split: Any, where: str, notes: list[str]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Class numbers and names: of a column called as labels are, else of the first that names its classes."""
+    """Class numbers and names, of a column with a usual name or else the first with class names."""
     named = [name for name, kind in split.features.items() if isinstance(kind, datasets.ClassLabel)]
     column = next((name for name in (*LABELS, *named) if name in split.features), None)
     if column is None:
         return None, ()
     values = np.asarray(split.select_columns([column]).with_format("numpy")[:][column])
     if values.dtype.kind not in "iuf":
-        notes.append(f"{where}: column {column} holds {values.dtype}, no class numbers; taken as unlabeled")
+        notes.append(f"{where}: column {column} has {values.dtype}, not class numbers; labels are ignored")
         return None, ()
     if (values == -1).all():  # how the hub marks hidden labels
         return None, ()

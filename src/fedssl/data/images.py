@@ -1,4 +1,4 @@
-"""Images in memory: one uint8 tensor, or a memory-mapped one that looks the same."""
+"""Images as one uint8 tensor, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,19 @@ MOST_CHANNELS = 16
 
 @dataclass(frozen=True)
 class ImageSet:
-    """`x` uint8 NHWC; `y` and `domain` int64 or None where nothing is known of them."""
+    """A set of images.
+
+    Attributes:
+        x: pixels, uint8 [N, H, W, C].
+        y: the class of each image, int64 [N]; None if unknown.
+        classes: the names of the classes.
+        domain: the domain (site, style) of each image, int64 [N]; None if unknown.
+        domains: the names of the domains.
+        name: of the data set.
+        warnings: to show to the user.
+        mirrored: whether mirroring an image preserves its class, which is not so for digits.
+        attributes: further binary labels, bool [N, A]; None if unknown.
+    """
 
     x: Tensor
     y: Tensor | None = None
@@ -23,8 +35,8 @@ class ImageSet:
     domains: tuple[str, ...] = ()
     name: str = ""
     warnings: tuple[str, ...] = field(default=())
-    mirrored: bool = True  # whether a mirror image is still of its class: not so for digits
-    attributes: Tensor | None = None  # bool [N, A]: what else is true of an image, where that is known
+    mirrored: bool = True
+    attributes: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.x.shape[0])

@@ -1,7 +1,7 @@
-"""Images that a table lists: a CSV or Parquet file with a row for each image.
+"""Images listed in a CSV or Parquet file, one per row.
 
-Columns: `path`, relative to the table's folder, and where known `site`, `label` and `split` (`train` or
-`test`; rows of another split are left out). `data.columns` names other columns: `path=file,label=finding`.
+Columns: `path`, relative to the table's folder, and optionally `site`, `label` and `split` (`train` or
+`test`; rows of other splits are ignored). `data.columns` maps other names: `path=file,label=finding`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Rows = Mapping[str, Sequence[str]]  # columns by name
 
 
 def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing, Listing | None]:
-    """The images that the table `data.root` lists, to be decoded."""
+    """List the images of the table `data.root`, to be decoded later."""
     file = Path(config.root).expanduser()
     if not config.root or not file.is_file():
-        raise DataError(f"no file {config.root!r}: data.root is a table of images, .csv or .parquet")
+        raise DataError(f"no file {config.root!r}: set data.root to a table of images, .csv or .parquet")
     rows = read_table(file)
     names = _chosen(config.columns, rows, file)
     kept, notes = _kept(rows, names, file)
@@ -50,7 +50,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[Listing,
 
 
 def read_table(file: Path) -> dict[str, list[str]]:
-    """The columns of a CSV or Parquet file, as text; missing values are empty."""
+    """Read the columns of a CSV or Parquet file as text; missing values are empty."""
     try:
         if file.suffix == ".parquet":
             import pyarrow.parquet
@@ -69,14 +69,14 @@ def read_table(file: Path) -> dict[str, list[str]]:
 
 
 def need_columns(rows: Rows, names: Sequence[str], file: Path) -> None:
-    """A DataError that names the first column that is not there, and the nearest that is."""
+    """Raise a DataError if a column is missing."""
     for name in names:
         if name not in rows:
             raise DataError(f"{file} has no column {name!r}: {did_you_mean(name, rows)}")
 
 
 def _chosen(columns: str, rows: Rows, file: Path) -> dict[str, str]:
-    """Which column holds what."""
+    """The names of the columns by their meaning."""
     names = {what: what for what in COLUMNS if what in rows}
     for pair in filter(None, columns.split(",")):
         what, equals, name = (part.strip() for part in pair.partition("="))
@@ -90,7 +90,7 @@ def _chosen(columns: str, rows: Rows, file: Path) -> dict[str, str]:
 
 
 def _kept(rows: Rows, names: Mapping[str, str], file: Path) -> tuple[list[int], list[str]]:
-    """Rows that are used, and what is said about the others."""
+    """The rows that are used, and notes about the others."""
     paths = rows[names["path"]]
     split = rows[names["split"]] if "split" in names else ["train"] * len(paths)
     kept = [row for row in range(len(paths)) if split[row] in SPLITS]

@@ -1,7 +1,7 @@
-"""Federations whose clients are real: each image comes with the person, place or camera that made it.
+"""Data sets with natural clients: the person, place or camera of each image is known.
 
-The loaders read files as their authors publish them and set the site of each image, so that
-`partition.scheme=folder` makes a client of every drawer, camera, country, writer, hospital or user.
+The loaders read files as published and set the site of each image, so that `partition.scheme=folder` makes a
+client of every drawer, camera, country, writer, hospital or user.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _writers(files: Sequence[Path], progress: Progress | None) -> tuple[list[Any
     return x, y, writers
 
 
-# --- what they have in common ----------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------
 
 
 def _folder(config: DataConfig, what: str) -> Path:
@@ -233,7 +233,7 @@ def _images(place: Path, pattern: str) -> list[Path]:
 
 
 def _grey(config: DataConfig) -> DataConfig:
-    """One channel, unless more are asked for."""
+    """Default to one channel."""
     return config.model_copy(update={"channels": config.channels or 1})
 
 

@@ -1,8 +1,8 @@
-"""Images in .npz files: `x` uint8 N×H×W×C (or N×H×W), and `y`, `classes`, `domain`, `domains` where known.
+"""Images in .npz files: `x` uint8 N×H×W×C (or N×H×W), and optionally `y`, `classes`, `domain`, `domains`.
 
 `data.root` is `NAME_train.npz` (`NAME_test.npz` in the same folder is then the test split), any other .npz,
 or a folder with one `*_train.npz`. Pixels in members that are slow to decompress (LZMA, bzip2)
-are decompressed once and kept (see cache.py).
+are decompressed once and cached (see cache.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from fedssl.progress import Progress
 
 SLOW = (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2)
-WORTH_KEEPING = 4 << 20  # bytes; less is decompressed in half a second
+MIN_CACHED = 4 << 20  # bytes; less is decompressed in half a second
 
 
 def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet | None]:
-    """Train and test images of the files that `data.root` means."""
+    """Load the training and test images of `data.root`."""
     path = _find(config.root)
     train = _read(path, config.memory_mb, progress)
     beside = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
@@ -45,7 +45,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet
         ("domains", train.domains, test.domains),
     ):
         if mine and theirs and mine != theirs:
-            raise DataError(f"{what} of {path} {list(mine)} are not those of {beside} {list(theirs)}")
+            raise DataError(f"{what} of {path} {list(mine)} differ from those of {beside} {list(theirs)}")
     classes, domains = train.classes or test.classes, train.domains or test.domains
     train = replace(train, classes=classes, domains=domains)
     test = replace(test, classes=classes, domains=domains)
@@ -56,13 +56,13 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet
 
 def _find(root: str) -> Path:
     if not root:
-        raise DataError("data.root is empty: give the path of NAME_train.npz")
+        raise DataError("data.root is empty: set it to NAME_train.npz")
     path = Path(root).expanduser()
     if path.is_dir():
         found = sorted(path.glob("*_train.npz"))
         if len(found) != 1:
             names = ", ".join(file.name for file in found) or "none"
-            raise DataError(f"{path} holds {len(found)} files *_train.npz ({names}): give the path of one")
+            raise DataError(f"{path} contains {len(found)} files *_train.npz ({names}): choose one")
         return found[0]
     if not path.is_file():
         near = sorted(file.name for file in path.parent.glob("*.npz"))
@@ -74,7 +74,7 @@ def _read(path: Path, memory_mb: int, progress: Progress | None) -> ImageSet:
     try:
         opened = np.load(path, allow_pickle=False)
         if not isinstance(opened, NpzFile):
-            raise DataError(f"{path} is one array (.npy): an .npz with `x`, and `y` where known, is needed")
+            raise DataError(f"{path} is a single array (.npy): save an .npz with `x`, and `y` if known")
         with opened as file:
             if "x" not in file:
                 raise DataError(f"{path} has no `x`, only {', '.join(file.files) or 'nothing'}")
@@ -85,8 +85,8 @@ def _read(path: Path, memory_mb: int, progress: Progress | None) -> ImageSet:
         if "pickle" not in str(error):
             raise DataError(f"{path} cannot be read: {error}") from error
         raise DataError(
-            f"{path} holds Python objects (a pickle), or is no .npz file. Pickles can run code and are never "
-            "loaded: save `x` as uint8, `y` as integers, `classes` as strings"
+            f"{path} contains Python objects (a pickle), or is not an .npz file. Pickles can run code and "
+            "are never loaded: save `x` as uint8, `y` as integers, `classes` as strings"
         ) from error
     except (
         OSError,
@@ -107,7 +107,7 @@ def _read(path: Path, memory_mb: int, progress: Progress | None) -> ImageSet:
 def _pixels(
     path: Path, file: NpzFile, memory_mb: int, progress: Progress | None
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """`x`, from the cache if it is there; and why it could not be put there."""
+    """Read `x`, from the cache if possible; returns warnings if it could not be cached."""
     with zipfile.ZipFile(path) as archive:
         member = archive.getinfo("x.npy")
     what = f"reading {path.name}"
@@ -120,7 +120,7 @@ def _pixels(
 
 
 def _is_slow(member: zipfile.ZipInfo) -> bool:
-    return member.compress_type in SLOW and member.file_size >= WORTH_KEEPING
+    return member.compress_type in SLOW and member.file_size >= MIN_CACHED
 
 
 def _kept(path: Path, file: NpzFile, memory_mb: int) -> tuple[Tensor, tuple[str, ...]]:
@@ -135,7 +135,7 @@ def _kept(path: Path, file: NpzFile, memory_mb: int) -> tuple[Tensor, tuple[str,
 
         try:
             entry = stored(key, x.numel(), write)
-        except DataError as error:  # a convenience that failed: go on without it
+        except DataError as error:  # caching is optional
             return x, (f"{path.name} is decompressed again in each run: {error}",)
     pixels, about = entry
     return open_pixels(pixels, about["shape"], memory_mb), ()
@@ -144,7 +144,7 @@ def _kept(path: Path, file: NpzFile, memory_mb: int) -> tuple[Tensor, tuple[str,
 def _decompress(path: Path, file: NpzFile) -> Tensor:
     values = file["x"]
     if values.dtype != np.uint8:
-        raise DataError(f"{path}: `x` is {values.dtype}, uint8 0..255 is needed")
+        raise DataError(f"{path}: `x` must be uint8 (0..255), not {values.dtype}")
     x = torch.from_numpy(values[..., None] if values.ndim == 3 else values)
     check_pixels(x, str(path))
     return x
@@ -153,7 +153,7 @@ def _decompress(path: Path, file: NpzFile) -> Tensor:
 def _named(
     path: Path, file: NpzFile, key: str, names_key: str, count: int
 ) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Numbers and their names; names without numbers mean nothing here and are left."""
+    """Numbers and their names; names without numbers are ignored."""
     if key not in file:
         return None, ()
     numbers = to_labels(file[key], count, f"{path}, `{key}`")
@@ -162,6 +162,6 @@ def _named(
     names = file[names_key]
     if names.ndim != 1 or names.dtype.kind not in "US":
         raise DataError(
-            f"{path}: `{names_key}` is {names.dtype} of shape {names.shape}, a list of names is needed"
+            f"{path}: `{names_key}` must be a list of names, not {names.dtype} of shape {names.shape}"
         )
     return numbers, tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.tolist())

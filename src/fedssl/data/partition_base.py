@@ -1,4 +1,4 @@
-"""What every partition scheme shares: its options, the checks, and how amounts become index arrays."""
+"""The base class of partition schemes."""
 
 from __future__ import annotations
 
@@ -19,38 +19,45 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 Features = NDArray[np.float32]
-SCHEME = "how images are dealt to clients (see `fedssl list partitions`)"
+SCHEME = "partition scheme (see `fedssl list partitions`)"
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What a scheme may look at: how many images there are, and the class and domain of each if known."""
+    """The images that a scheme assigns.
+
+    Attributes:
+        count: the number of images.
+        labels: the class of each image, if known.
+        domains: the domain of each image, if known.
+        features: [count, D], for schemes that use the images themselves.
+    """
 
     count: int
     labels: Indices | None
     domains: Indices | None
-    features: Features | None = None  # [count, D], for schemes that go by the images themselves
+    features: Features | None = None
 
 
 class Partition(Options):
-    """Deals the images of one data set to clients. A scheme of your own overrides `deal`."""
+    """Base class of partition schemes: override `deal`."""
 
-    by_site: ClassVar[bool] = False  # whether folders of images are sites to it, not classes
+    by_site: ClassVar[bool] = False  # whether the scheme treats folders as sites, not classes
 
     scheme: str = Field("iid", description=SCHEME)
     clients: int = Field(5, ge=1, description="number of clients (K)")
     amount: float = Field(
-        1.0, gt=0, le=1, description="share of its images that every client has; the rest is left out"
+        1.0, gt=0, le=1, description="share of its images that every client keeps; the rest is unused"
     )
     workers: int = Field(
         0,
         ge=0,
-        description="fewer workers than clients take part, each for its own clients in turn, one a round; "
-        "0: every client is its own",
+        description="number of workers, each of which trains on the images of one of its clients per round, "
+        "in turn; 0: every client takes part itself",
     )
 
-    def look(self, images: ImageSet) -> Features | None:
-        """Features [N, D] of the images that the scheme goes by; most go by labels and need none."""
+    def extract_features(self, images: ImageSet) -> Features | None:
+        """Features [N, D] of the images, for schemes that need them."""
         return None
 
     def split(
@@ -61,40 +68,56 @@ class Partition(Options):
         count: int | None = None,
         features: Features | None = None,
     ) -> list[Indices]:
-        """Sorted index arrays, one a client: a pure function of labels, domains, features, options and seed.
+        """Assign images to clients.
 
-        `count` says how many images there are where there are neither labels nor domains.
+        Args:
+            labels: the class of each image.
+            seed: seed of the random draws.
+            domains: the domain of each image.
+            count: the number of images, if there are neither labels nor domains.
+            features: features of each image [N, D].
+
+        Returns:
+            Sorted index arrays, one per client; a pure function of the arguments and options.
         """
         pool = _pool(labels, domains, count, features)
         clients = self.clients_for(pool)
         if pool.count < clients:
             raise DataError(
-                f"{pool.count} images cannot be dealt to {clients} clients: "
+                f"{pool.count} images are too few for {clients} clients: "
                 f"use at most partition.clients={pool.count}, or more images"
             )
         parts = self.deal(pool, numpy_rng(seed, "partition"))
         return [np.sort(self._part_of(part, seed, client)) for client, part in enumerate(parts)]
 
     def _part_of(self, images: Indices, seed: int, client: int) -> Indices:
-        """A random `amount` of a client's images, at least one: a smaller amount is part of a larger one."""
+        """A random `amount` of a client's images, at least one; smaller amounts are nested."""
         if self.amount == 1:
             return images
         order = numpy_rng(seed, "partition", "amount", client).permutation(np.sort(images))
         return order[: max(1, round(self.amount * len(images)))]
 
     def clients_for(self, pool: Pool) -> int:
-        """How many clients this pool is dealt to."""
+        """The number of clients for this pool."""
         return self.clients
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
-        """The images of each client, in any order."""
-        raise TypeError(f"{type(self).__name__} does not say how it deals images")
+        """Assign images to clients.
+
+        Args:
+            pool: the images.
+            rng: for random draws.
+
+        Returns:
+            The indices of each client's images, in any order.
+        """
+        raise TypeError(f"{type(self).__name__} does not define deal")
 
     def by_class(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         """The images of each class that occurs, shuffled; classes in the order of their labels."""
         if pool.labels is None:
             raise DataError(
-                f"partition.scheme={self.scheme} needs labels, and this data set has none: "
+                f"partition.scheme={self.scheme} needs labels, but this data set has none: "
                 "use partition.scheme=iid"
             )
         return group_by_label(rng.permutation(pool.count), pool.labels)
@@ -110,15 +133,15 @@ def _pool(
     if features is not None:
         known["features"] = features.shape[:1]
     if not known:
-        raise DataError("labels, domains or count must say how many images there are")
+        raise DataError("partition needs labels, domains or count")
     if len(set(known.values())) > 1 or any(len(shape) != 1 for shape in known.values()):
-        told = ", ".join(f"{name} {shape}" for name, shape in known.items())
-        raise DataError(f"one label and one domain an image are needed, but the shapes are: {told}")
+        shapes = ", ".join(f"{name} {shape}" for name, shape in known.items())
+        raise DataError(f"labels, domains and features must have one row per image; the shapes are: {shapes}")
     return Pool(next(iter(known.values()))[0], labels, domains, features)
 
 
 def group_by_label(images: Indices, labels: Indices) -> list[Indices]:
-    """`images` by label, each group in the order given; groups in the order of their labels."""
+    """Group images by label, in the order of labels; each group keeps the given order."""
     kinds = labels[images]
     order = np.argsort(kinds, kind="stable")
     starts = np.flatnonzero(np.diff(kinds[order])) + 1
@@ -126,13 +149,13 @@ def group_by_label(images: Indices, labels: Indices) -> list[Indices]:
 
 
 def split_evenly(total: int, shares: int) -> Indices:
-    """`total` in whole shares that differ by at most one, larger ones first."""
+    """Split `total` into shares that differ by at most one, larger ones first."""
     sizes = np.full(shares, total // shares, dtype=np.int64)
     sizes[: total % shares] += 1
     return sizes
 
 
 def deal_groups(groups: Sequence[Indices], amounts: NDArray[np.int64]) -> list[Indices]:
-    """Every client's images, if it takes `amounts[client, group]` off each group in turn."""
+    """Give every client the next `amounts[client, group]` images of each group."""
     pieces = [np.split(group, np.cumsum(taken)[:-1]) for group, taken in zip(groups, amounts.T, strict=True)]
     return [np.concatenate(own) for own in zip(*pieces, strict=True)]

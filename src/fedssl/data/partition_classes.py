@@ -1,4 +1,4 @@
-"""Partitions by whole classes: none (IID), some, one, or a blend of sorted and shuffled images."""
+"""Partitions by whole classes: IID, some classes, one class, or a blend of sorted and shuffled images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedssl.errors import DataError
 
 
 class IID(Partition):
-    """Shuffled images, client sizes that differ by at most one. Needs no labels."""
+    """Shuffled images; client sizes differ by at most one. Needs no labels."""
 
     scheme: str = Field("iid", description=SCHEME)
 
@@ -20,15 +20,15 @@ class IID(Partition):
 
 
 class Classes(Partition):
-    """l classes a client (FedEMA, §B.1): each class is cut into K·l/C sets, each client dealt l of them.
+    """l classes per client (FedEMA, §B.1): each class is split into K·l/C sets, each client gets l sets.
 
-    A client never gets two sets of one class; which ones it gets is random. If K·l is not a multiple
-    of C, the largest classes are cut into one set more than the others, and the small sets are spread
-    evenly over the clients. Every image is dealt. With l = C every client has all classes.
+    A client gets l random sets of different classes. If K·l is not a multiple of C, the largest classes are
+    split into one more set than the others, and the small sets are spread evenly over the clients. Every
+    image is assigned. With l = C every client has all classes.
     """
 
     scheme: str = Field("classes", description=SCHEME)
-    classes: int = Field(2, ge=1, description="classes a client holds (l)")
+    classes: int = Field(2, ge=1, description="number of classes per client (l)")
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         groups = self.by_class(pool, rng)
@@ -44,7 +44,7 @@ class Classes(Partition):
         return deal_groups(groups, amounts)
 
     def _sets(self, supply: Indices, rng: np.random.Generator) -> Indices:
-        """Into how many sets each class is cut."""
+        """The number of sets of each class."""
         classes, total = len(supply), self.clients * self.classes
         if self.classes > classes:
             raise DataError(
@@ -118,14 +118,14 @@ class OneClass(Partition):
 
 
 class Skew(Partition):
-    """A β share of every class IID, the rest sorted by label and dealt in contiguous blocks (Dec-SSL, §C.2).
+    """A share β of every class IID, the rest sorted by label and split into blocks (Dec-SSL, §C.2).
 
-    Blocks are whole classes (β = 0: no class is on two clients), cut where their sizes are most even; if
-    there are more clients than classes, blocks are of equal size and clients share classes.
+    Blocks are whole classes (with β = 0 no class is on two clients), as equal in size as possible. With more
+    clients than classes, blocks have equal size and clients share classes.
     """
 
     scheme: str = Field("skew", description=SCHEME)
-    beta: float = Field(0.0, ge=0, le=1, description="share of the images that is dealt IID (β); 1: all")
+    beta: float = Field(0.0, ge=0, le=1, description="share of the images that is assigned IID (β)")
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         groups = self.by_class(pool, rng)
@@ -133,7 +133,7 @@ class Skew(Partition):
         iid = rng.permutation(np.concatenate([group[:n] for group, n in zip(groups, shared, strict=True)]))
         rest = [group[n:] for group, n in zip(groups, shared, strict=True) if len(group) > n]
         blocks = _blocks(rest, self.clients)
-        # Where the IID share does not divide, the clients with the smallest blocks get one image more.
+        # The remainder of the IID share goes to the clients with the smallest blocks.
         order = np.argsort([len(block) for block in blocks], kind="stable")
         sizes = np.empty(self.clients, dtype=np.int64)
         sizes[order] = split_evenly(len(iid), self.clients)
@@ -142,7 +142,7 @@ class Skew(Partition):
 
 
 def _blocks(groups: list[Indices], clients: int) -> list[Indices]:
-    """The groups in a row, cut into one block a client: between groups if there are enough of them."""
+    """Split the sequence of groups into one block per client, between groups if there are enough."""
     row = np.concatenate([*groups, np.empty(0, dtype=np.int64)])
     if clients > len(groups):
         return np.array_split(row, clients)

@@ -13,15 +13,15 @@ from fedssl.errors import DataError
 
 
 class Dirichlet(Partition):
-    """Each class is spread over clients by a Dirichlet(α) draw; sizes are what they are (L-DAWA, §4.1).
+    """Each class is split among clients by a Dirichlet(α) draw; client sizes vary (L-DAWA, §4.1).
 
-    A draw that leaves a client fewer than `min_size` images is made again, up to `tries` times.
+    Draws in which a client has fewer than `min_size` images are repeated, up to `tries` times.
     """
 
     scheme: str = Field("dirichlet", description=SCHEME)
     alpha: float = Field(0.1, gt=0, description="concentration (α): small is heterogeneous")
-    min_size: int = Field(1, ge=1, description="fewest images a client may have")
-    tries: int = Field(20_000, ge=1, description="draws before giving up")
+    min_size: int = Field(1, ge=1, description="smallest number of images of a client")
+    tries: int = Field(20_000, ge=1, description="largest number of draws")
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         if self.min_size * self.clients > pool.count:
@@ -44,19 +44,19 @@ class DirichletBounded(Partition):
     """Dirichlet(α) over clients for each class, drawn until client sizes are near N/K (Dec-SSL, §C.2).
 
     For K=5 and ten equal classes about one draw in eight is within ±50 % at α=0.02. With many clients and
-    few classes none ever is: `sampler=chain` gives partitions of the same distribution (Dirichlet(α), given
-    that sizes are near N/K) without waiting for one.
+    few classes practically none is. `sampler=chain` then samples from the same distribution (Dirichlet(α),
+    conditioned on the sizes) by Markov chain Monte Carlo.
     """
 
     scheme: str = Field("dirichlet-bounded", description=SCHEME)
     alpha: float = Field(0.1, gt=0, description="concentration (α): small is heterogeneous")
     tolerance: float = Field(
-        0.5, gt=0, description="how far a client's size may be from N/K, as a share of it"
+        0.5, gt=0, description="largest deviation of a client's size from N/K, as a share of N/K"
     )
-    tries: int = Field(20_000, ge=1, description="draws before giving up")
+    tries: int = Field(20_000, ge=1, description="largest number of draws")
     sampler: Literal["rejection", "chain"] = Field(
         "rejection",
-        description="rejection: draw until sizes fit; chain: a Markov chain through partitions that fit",
+        description="rejection: draw until sizes fit; chain: a Markov chain over partitions that fit",
     )
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
@@ -85,7 +85,10 @@ def draw(
     tries: int,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64] | None, Indices]:
-    """Amounts [client, class] with client sizes in `least`…`most` (None: never), and the best sizes seen."""
+    """Draw amounts [client, class] with client sizes in `least`…`most`; also returns the best sizes.
+
+    The amounts are None if no draw fits.
+    """
     supply = np.array([len(group) for group in groups])
     concentration = np.full(clients, alpha)
     done, batch, nearest, best = 0, 1, np.inf, np.zeros(clients, dtype=np.int64)
@@ -102,12 +105,12 @@ def draw(
         if nearest <= 0:
             return amounts[first].T, best
         done += batch
-        # Most requests succeed at once; hard ones are worth drawing in bulk, in bounded memory.
+        # Most requests succeed at once; draw in growing batches otherwise, in bounded memory.
         batch = min(batch * 4, tries - done, max(1, 2_000_000 // (clients * len(groups))))
     return None, best
 
 
-SWEEPS = 100  # over all classes: statistics of a partition have settled after fifty
+SWEEPS = 100  # over all classes; statistics of partitions converge within fifty
 
 
 def walk(
@@ -118,20 +121,20 @@ def walk(
     most: float,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Amounts [client, class] from Dirichlet(α) rows, given that client sizes are between `least` and `most`.
+    """Draw amounts [client, class] from Dirichlet(α), conditioned on client sizes in `least`…`most`.
 
-    Gibbs sampling. Given all else, what two clients have of a class together is split Beta(α, α); a split
-    that takes one of them out of bounds is not made. The chain starts from equal shares, which are in
-    bounds; pairs of clients are disjoint, so that all clients can move at once.
+    Gibbs sampling: the images of a class at two clients are split again by Beta(α, α), unless a client's size
+    would leave the bounds. The chain starts from equal shares, which are within the bounds. Pairs of clients
+    are disjoint, so that all of them are updated at once.
     """
     amounts = np.zeros((len(groups), clients), dtype=np.int64)
     for own, group in zip(amounts, groups, strict=True):
-        # What does not divide goes to the clients with the fewest images.
+        # The remainder goes to the clients with the fewest images.
         own[np.argsort(amounts.sum(0), kind="stable")] = split_evenly(len(group), clients)
     sizes = amounts.sum(0)
     if sizes.min() < least or sizes.max() > most:
         raise DataError(
-            f"{sizes.min()}…{sizes.max()} images are as equal as the sizes of {clients} clients can be, and "
+            f"{sizes.min()}…{sizes.max()} images are as equal as the sizes of {clients} clients can be, but "
             f"not within {least:.1f}…{most:.1f}: raise partition.tolerance"
         )
     half = clients // 2
@@ -151,10 +154,10 @@ def walk(
 
 
 class DirichletEqual(Partition):
-    """Each client's classes follow its own Dirichlet(β) draw; all have equally many images (FedStyle).
+    """Each client's classes follow its own Dirichlet(β) draw; all clients have equal size (FedStyle).
 
-    Every image is dealt. Where clients ask for more of a class than there is, they share it in proportion,
-    and take the rest from the classes that remain, in their remaining proportions.
+    Every image is assigned. If a class is exhausted, clients share it in proportion to their draws, and take
+    the rest from the other classes in their remaining proportions.
     """
 
     scheme: str = Field("dirichlet-equal", description=SCHEME)
@@ -170,7 +173,7 @@ class DirichletEqual(Partition):
 def fill(
     wants: NDArray[np.float64], sizes: Indices, supply: Indices, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Whole amounts [client, class] that sum to `sizes`, keep to `supply` and follow the rows of `wants`."""
+    """Integer amounts [client, class] with row sums `sizes`, within `supply`, close to `wants`."""
     amounts = np.zeros(wants.shape)
     for _ in range(len(supply) + 1):  # each pass meets all needs or empties a class
         need, left = sizes - amounts.sum(1), supply - amounts.sum(0)
@@ -189,7 +192,7 @@ def fill(
 def _whole(
     amounts: NDArray[np.float64], sizes: Indices, supply: Indices, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Round down, then let clients draw the images they lack by the fractions they lost."""
+    """Round down, then draw the missing images of each client by its lost fractions."""
     whole = np.floor(amounts + 1e-6).astype(np.int64)
     lost = np.maximum(amounts - whole, 0)
     left = supply - whole.sum(0)

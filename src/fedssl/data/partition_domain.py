@@ -21,26 +21,25 @@ from fedssl.errors import DataError
 
 
 class Domain(Partition):
-    """One style a client (FedStyle, appendix): client k has images of domain k // per_domain.
+    """One domain per client (FedStyle, appendix): client k has images of domain k // per_domain.
 
-    With `equal`, every style is brought to the average size before its images are dealt: from larger
-    styles a random subset, from smaller ones some images several times (so indices may repeat). Without
-    it every image is dealt exactly once. A Dirichlet(β) draw of a client's classes is followed to the
-    image with `equal` (again by repeats), and as far as a style's images go without.
+    With `equal`, every domain is resampled to the average size: larger ones are subsampled, and images of
+    smaller ones repeat. Without it, every image is assigned exactly once. A Dirichlet(β) draw of a client's
+    classes is met exactly with `equal` (by repeats), and as far as a domain's images suffice without.
     """
 
     scheme: str = Field("domain", description=SCHEME)
     clients: int = Field(0, ge=0, description="number of clients; 0: per_domain × the number of domains")
-    per_domain: int = Field(1, ge=1, description="clients of each domain")
+    per_domain: int = Field(1, ge=1, description="number of clients per domain")
     classes_beta: float | None = Field(
-        None, gt=0, description="concentration (β) of the classes of a client; none: IID within the domain"
+        None, gt=0, description="concentration (β) of a client's classes; none: IID within the domain"
     )
-    equal: bool = Field(True, description="all clients have the average size, by repeats if need be")
+    equal: bool = Field(True, description="give all clients the average size, with repeated images if needed")
 
     def clients_for(self, pool: Pool) -> int:
         if pool.domains is None:
             raise DataError(
-                "partition.scheme=domain needs the domain (style) of each image, and this data set has none: "
+                "partition.scheme=domain needs the domain (style) of each image, but this data set has none: "
                 "use a folder tree style/class/image, or partition.scheme=iid"
             )
         domains = len(np.unique(pool.domains))
@@ -53,7 +52,7 @@ class Domain(Partition):
         return clients
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
-        assert pool.domains is not None  # clients_for has seen to it
+        assert pool.domains is not None  # checked by clients_for
         styles = group_by_label(rng.permutation(pool.count), pool.domains)
         size = pool.count // (len(styles) * self.per_domain) if self.equal else None
         return [part for style in styles for part in self._deal_style(style, size, pool, rng)]
@@ -61,10 +60,10 @@ class Domain(Partition):
     def _deal_style(
         self, images: Indices, size: int | None, pool: Pool, rng: np.random.Generator
     ) -> list[Indices]:
-        """One style's images to its clients, `size` each (None: all of them, once)."""
+        """Assign a domain's images to its clients, `size` each (None: all of them, once)."""
         if size is None and len(images) < self.per_domain:
             raise DataError(
-                f"a domain of {len(images)} images cannot be dealt to "
+                f"a domain of {len(images)} images is too small for "
                 f"partition.per_domain={self.per_domain} clients: use fewer, or partition.equal=true"
             )
         sizes = split_evenly(len(images), self.per_domain) if size is None else np.full(self.per_domain, size)
@@ -72,11 +71,11 @@ class Domain(Partition):
             return np.split(repeat_images(images, int(sizes.sum())), np.cumsum(sizes)[:-1])
         if size is None and self.per_domain == 1:
             raise DataError(
-                "partition.classes_beta changes nothing where one client takes all images of its domain: "
+                "partition.classes_beta changes nothing if one client has all images of its domain: "
                 "use partition.equal=true or partition.per_domain=2 or more"
             )
         if pool.labels is None:
-            raise DataError("partition.classes_beta needs labels, and this data set has none: leave it out")
+            raise DataError("partition.classes_beta needs labels, but this data set has none: do not set it")
         groups = group_by_label(images, pool.labels)
         wants = rng.dirichlet(np.full(len(groups), self.classes_beta), size=self.per_domain)
         if size is None:
@@ -89,15 +88,15 @@ class Domain(Partition):
 
 
 class Sites(Partition):
-    """The federation that a data set is: a client for every site (folder, writer, hospital), as it is.
+    """One client per site of the data set (folder, writer, hospital).
 
-    Every image belongs to one client, once. Sites with few images can be left out.
+    Every image belongs to exactly one client. Sites with few images can be left out.
     """
 
     by_site: ClassVar[bool] = True
 
     scheme: str = Field("folder", description=SCHEME)
-    clients: int = Field(0, ge=0, description="so many sites, drawn at random; 0: all")
+    clients: int = Field(0, ge=0, description="number of sites, drawn at random; 0: all")
     min_images: int = Field(1, ge=1, description="sites with fewer images are left out")
 
     def clients_for(self, pool: Pool) -> int:
@@ -117,7 +116,7 @@ class Sites(Partition):
     def _sites(self, pool: Pool) -> list[Indices]:
         if pool.domains is None:
             raise DataError(
-                f"partition.scheme={self.scheme} needs the site of each image, which this data set lacks: "
+                f"partition.scheme={self.scheme} needs sites, which this data set does not have: "
                 "use a folder for each site, a manifest with a column `site`, or partition.scheme=iid"
             )
         every = group_by_label(np.arange(pool.count), pool.domains)
@@ -128,5 +127,5 @@ class Sites(Partition):
 
 
 def repeat_images(images: Indices, count: int) -> Indices:
-    """The first `count` images, starting over as often as it takes: uses differ by at most one."""
+    """The first `count` images, repeated cyclically if there are fewer."""
     return np.resize(images, count)

@@ -1,4 +1,4 @@
-"""Partition by what images look like: clusters of features in the place of classes."""
+"""Partition by clusters of image features instead of classes."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ PIXELS = "pixels"
 
 
 class FeatureClusters(DirichletBounded):
-    """Features of an encoder → PCA → k-means; clusters are dealt like classes (Dec-SSL, §C.2).
+    """Features of an encoder → PCA → k-means; clusters are used like classes (Dec-SSL, §C.2).
 
-    They are dealt by Dirichlet(α) with bounded sizes, or with `beta` as blocks (`skew`). k-means makes
-    clusters of unequal size, so bounds are often out of reach of fresh draws: `sampler` is a chain here.
+    Clusters are assigned by Dirichlet(α) with bounded sizes, or, with `beta`, in blocks (`skew`). Since
+    k-means makes clusters of unequal size, independent draws rarely satisfy the bounds, and the default
+    `sampler` is a chain.
     """
 
     scheme: str = Field("feature-clusters", description=SCHEME)
     features: str = Field(
         PIXELS,
-        description="whose features: a run's folder, timm:NAME (with the weights that timm has), or pixels",
+        description="source of features: a run's folder, timm:NAME (with timm's weights), or pixels",
     )
-    clusters: int = Field(5, ge=2, description="clusters of k-means")
-    components: int = Field(30, ge=1, description="dimensions that PCA leaves")
-    beta: float | None = Field(None, ge=0, le=1, description="deal by skew β instead of Dirichlet(α)")
-    sampler: Literal["rejection", "chain"] = Field("chain", description="of the Dirichlet draw")
+    clusters: int = Field(5, ge=2, description="number of clusters of k-means")
+    components: int = Field(30, ge=1, description="number of components of PCA")
+    beta: float | None = Field(None, ge=0, le=1, description="use skew β instead of Dirichlet(α)")
+    sampler: Literal["rejection", "chain"] = Field("chain", description="sampler of the Dirichlet draw")
 
     @field_validator("features")
     @classmethod
@@ -50,15 +51,15 @@ class FeatureClusters(DirichletBounded):
         """A run is found again from another working directory."""
         return str(Path(value).resolve()) if Path(value).is_dir() else value
 
-    def look(self, images: ImageSet) -> Features:
+    def extract_features(self, images: ImageSet) -> Features:
         encoder, mean, std = encoder_of(self.features, images)
         return extract(encoder, images, mean, std)
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
         if pool.features is None:
-            raise DataError("feature-clusters go by features [N, D] of the images: give them as `features`")
+            raise DataError("feature-clusters need features [N, D] of the images: pass `features`")
         if pool.count < self.clusters:
-            raise DataError(f"{pool.count} images cannot make partition.clusters={self.clusters}: use fewer")
+            raise DataError(f"{pool.count} images are too few for partition.clusters={self.clusters}")
         found = cluster_features(pool.features, self.clusters, self.components, int(rng.integers(2**31)))
         pool = replace(pool, labels=found)
         if self.beta is None:
@@ -86,7 +87,7 @@ def cluster_features(features: Features, clusters: int, components: int, seed: i
 
 
 def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], Levels, Levels]:
-    """The encoder that an option names, and the mean and deviation that its pixels are given with."""
+    """The encoder of `partition.features`, and the mean and deviation to normalise its inputs by."""
     if source == PIXELS:
         return nn.Flatten(), 0.0, 1.0
     if source.startswith("timm:"):
@@ -97,7 +98,7 @@ def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor
                 source.removeprefix("timm:"), pretrained=True, num_classes=0, in_chans=images.channels
             )
         except Exception as error:  # what timm and its hub raise has no common type
-            raise ConfigError(f"partition.features={source} cannot be had from timm: {error}") from None
+            raise ConfigError(f"partition.features={source} cannot be loaded from timm: {error}") from None
         return pretrained.eval(), 0.5, 0.25
     return _of_run(Path(source), images)
 
@@ -108,14 +109,14 @@ def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor],
 
     if not (folder / "encoder.json").exists():
         raise ConfigError(
-            f"partition.features={folder}: no encoder.json is there; name the folder of a finished run, "
-            "timm:NAME or pixels"
+            f"partition.features={folder} has no encoder.json: use the folder of a finished run, timm:NAME "
+            "or pixels"
         )
     description = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
     given = description["input"]
     if given["channels"] != images.channels:
         raise ConfigError(
-            f"partition.features={folder}: its encoder takes {given['channels']} channels, and "
+            f"partition.features={folder}: its encoder takes {given['channels']} channels, but "
             f"{images.name} has {images.channels}: set data.channels={given['channels']}"
         )
     encoder = rebuild(description)
@@ -125,6 +126,6 @@ def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor],
 
 @torch.no_grad()
 def extract(encoder: Callable[[Tensor], Tensor], images: ImageSet, mean: Levels, std: Levels) -> Features:
-    """Features of all images as they are, on the CPU."""
+    """Features of all images without augmentation, on the CPU."""
     found = [encoder(plain(part, mean, std)).flatten(1) for part in torch.split(images.x, BATCH)]
     return torch.cat(found).float().numpy()

@@ -1,4 +1,4 @@
-"""Partitions of PaDPaF: equal parts that lose some of their labels, and one client an attribute."""
+"""Partitions of PaDPaF: equal parts with some labels dropped, and one client per attribute."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ if TYPE_CHECKING:
 
 
 class LabelDrop(IID):
-    """Equal IID parts, of which each client then loses all images of some labels (PaDPaF, appendix C.2).
+    """Equal IID parts from which each client drops all images of some labels (PaDPaF, appendix C.2).
 
-    Each client keeps the first labels of a random permutation of its own, so that a label may be kept by
-    one client only, or by none. What is dropped belongs to nobody.
+    Each client keeps the first labels of a random permutation, so that a label may be kept by one client
+    only, or by none. Dropped images are unused.
     """
 
     scheme: str = Field("label-drop", description=SCHEME)
     clients: int = Field(8, ge=1, description="number of clients (K)")
     keep: float = Field(0.5, gt=0, le=1, description="share of the labels that a client keeps, rounded up")
-    balanced: bool = Field(
-        False, description="every label is kept by equally many clients (give or take one), which is easier"
-    )
+    balanced: bool = Field(False, description="let (nearly) equally many clients keep each label")
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
-        groups = self.by_class(pool, rng)  # says so if there are no labels
+        groups = self.by_class(pool, rng)  # raises without labels
         parts = super().deal(pool, rng)
         assert pool.labels is not None
         names = np.array([pool.labels[group[0]] for group in groups])
@@ -50,7 +48,7 @@ class LabelDrop(IID):
 
 
 def deal_labels(labels: int, each: int, clients: int, rng: np.random.Generator) -> list[Indices]:
-    """`each` different labels a client, off shuffled decks of all labels: a new deck when one is used up."""
+    """Give each client `each` different labels from shuffled decks of all labels, one deck after another."""
     deck: list[int] = []
     dealt = []
     for _ in range(clients):
@@ -66,15 +64,15 @@ def deal_labels(labels: int, each: int, clients: int, rng: np.random.Generator) 
 
 
 class Attributes(Partition):
-    """One attribute a client, which has all images with it (PaDPaF, appendix C.4): images have many owners.
+    """One random attribute per client, with all its images (PaDPaF, appendix C.4).
 
-    Attributes are drawn without order. Where a set has classes only, each class is an attribute.
+    Images with several attributes belong to several clients. Without attributes, classes take their place.
     """
 
     scheme: str = Field("attributes", description=SCHEME)
-    clients: int = Field(40, ge=1, description="number of clients (K), at most that of the attributes")
+    clients: int = Field(40, ge=1, description="number of clients (K), at most the number of attributes")
 
-    def look(self, images: ImageSet) -> Features | None:
+    def extract_features(self, images: ImageSet) -> Features | None:
         return None if images.attributes is None else images.attributes.numpy().astype(np.float32)
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:
@@ -85,12 +83,10 @@ class Attributes(Partition):
         else:
             raise DataError(
                 "partition.scheme=attributes needs attributes (celeba with list_attr_celeba.txt) or classes, "
-                "and this data set has neither: use partition.scheme=iid"
+                "but this data set has neither: use partition.scheme=iid"
             )
         if self.clients > len(groups):
-            raise DataError(
-                f"partition.clients={self.clients}, but there are {len(groups)} attributes: use no more"
-            )
+            raise DataError(f"partition.clients={self.clients}, but there are only {len(groups)} attributes")
         chosen = rng.permutation(len(groups))[: self.clients]
         nobody = [int(number) for number in chosen if not len(groups[number])]
         if nobody:

@@ -1,4 +1,4 @@
-"""Who has which images, as lines on a terminal and as a picture."""
+"""Bar charts of a partition, on a terminal and as a picture."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHOWN = 12
 def text_bars(
     parts: Sequence[Indices], labels: Indices | None, classes: Sequence[str], width: int = 32
 ) -> list[Text]:
-    """A line a client: id, size, a bar as long as its size with a colour for each class, its main classes."""
+    """One line per client: id, size, a bar of its classes (as long as its size), main classes."""
     counts, names = _table(parts, labels, classes)
     sizes = counts.sum(1)
     id_width, size_width = len(str(len(parts) - 1)), len(f"{sizes.max(initial=0):,}")
@@ -59,7 +59,7 @@ def text_bars(
 def save_picture(
     path: str | os.PathLike[str], parts: Sequence[Indices], labels: Indices | None, classes: Sequence[str]
 ) -> None:
-    """A PNG of stacked bars, one a client: how many images it has of each class."""
+    """Save a PNG of one stacked bar per client, with its number of images of each class."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -84,7 +84,7 @@ def save_picture(
 def _table(
     parts: Sequence[Indices], labels: Indices | None, classes: Sequence[str]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Images [client, class] and the names of the classes; one nameless class where there are no labels."""
+    """Numbers of images [client, class] and class names; without labels, one class without a name."""
     if labels is None:
         return np.array([[len(part)] for part in parts]), [""]
     if labels.size and not 0 <= labels.min() <= labels.max() < len(classes):  # names for none, or not for all
@@ -95,7 +95,7 @@ def _table(
 
 
 def _cells(counts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """`length` cells (at least one for any image) shared out in proportion, by largest remainder."""
+    """Divide `length` cells (at least one) in proportion to counts, by largest remainder."""
     if counts.sum() == 0:
         return np.zeros_like(counts)
     exact = counts / counts.sum() * max(length, 1)
@@ -124,7 +124,7 @@ def _title(parts: Sequence[Indices], labels: Indices | None) -> str:
 
 
 def _colours(classes: int) -> list[Any]:
-    """The palette while it lasts, else a sequential map made for colour-blind readers."""
+    """The palette for few classes, a sequential map for many; both suit colour-blind readers."""
     import matplotlib
 
     if classes <= len(PALETTE):

@@ -1,7 +1,7 @@
-"""Who has which images: the schemes of the papers, and how far a partition is from IID.
+"""Partition schemes, and the distance of a partition from IID.
 
 A partition is a pure function of labels, options and seed. It gives every client a sorted array of
-indices; arrays are disjoint and never empty, except where a scheme says otherwise.
+indices; arrays are disjoint and never empty, except where a scheme's documentation says otherwise.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ __all__ = [
 
 
 def earth_movers_distance(labels: Indices, parts: Sequence[Indices]) -> float:
-    """Mean over clients, weighted by size, of the distance of a client's label distribution from all labels'.
+    """Mean earth mover's distance of clients' label distributions from the overall one, weighted by size.
 
-    Dec-SSL (Figure 17) names the earth mover's distance and gives no formula. Between unordered classes
-    every move is one step, so it is the total variation ½·Σ|p−q|, from 0 (IID) to below 1. (Zhao et al.
-    2018 leave out the ½; their numbers are twice these.)
+    Dec-SSL (Figure 17) gives no formula. Between unordered classes all moves have equal cost, so the distance
+    is the total variation ½·Σ|p−q|, from 0 (IID) to below 1. (Zhao et al. 2018 omit the ½, so their numbers
+    are twice as large.)
+
+    Args:
+        labels: the class of each image.
+        parts: the images of each client.
     """
     kinds, codes = np.unique(labels, return_inverse=True)
     counts = np.array([np.bincount(codes[part], minlength=len(kinds)) for part in parts])

@@ -1,8 +1,8 @@
-"""What a view does to the pixels of one image, compiled by Numba.
+"""Augmentation of single images, compiled by Numba.
 
-An image goes through all steps of its view while it is in the processor's cache, and threads share the
-images of a batch: a view reads the image once and writes the result once. Every image has random parameters
-of its own, computed from uniform numbers that are drawn beforehand.
+All steps of a view are applied to an image while it is in the processor's cache, and threads share the images
+of a batch. Every image has its own random parameters, computed from uniform numbers that are drawn
+beforehand.
 
 Between steps, images are planes: float32 [C, H, W] in [0, 1], changed in place. Each step equals the
 function of its name in `torchvision.transforms.functional`. Everything is in one file because Numba's cache
@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-TRIES = 10  # torchvision tries this often to find a crop that fits, then takes the centre
+TRIES = 10  # torchvision's attempts to find a crop that fits, before it takes the centre
 # Offsets of the uniform numbers of one view of one image.
 AREAS, RATIOS, CORNER, SHIFT = 0, TRIES, 2 * TRIES, 2 * TRIES + 2
 FLIP, JITTERED, GREY, BLUR, SOLARIZE = range(SHIFT + 2, SHIFT + 7)
@@ -41,7 +41,7 @@ SETTINGS = np.dtype(
     ]
 )
 
-# Without these types, numbers in a loop would be float64, and twice as slow.
+# Without these types, numbers in a loop would be float64, which is twice as slow.
 ZERO, ONE, HALF, THIRD, SIXTH = (np.float32(value) for value in (0, 1, 1 / 2, 1 / 3, 1 / 6))
 # ITU-R 601-2, with torchvision's digits.
 RED, GREEN, BLUE = (np.float32(value) for value in (0.2989, 0.587, 0.114))
@@ -50,28 +50,28 @@ TWO_THIRDS, SIX = np.float32(2 / 3), np.float32(6)
 WHITE = np.float32(1 / 255)
 
 
-# Sums may be taken in any order, which wide registers need; NaN and infinity stay what they are.
+# Sums may be reordered, which SIMD needs; NaN and infinity are handled exactly.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 F = TypeVar("F", bound=Callable[..., Any])
 Array = Any  # of NumPy
 
 
 def compiled(function: F) -> F:
-    """A step, which becomes part of `make`."""
+    """Compile a step of `make`."""
     return cast(F, numba.njit(**OPTIONS)(function))
 
 
 def compiled_for_threads(function: F) -> F:
-    """Once on a machine, which takes some seconds; what comes of it is kept in a file, where one can be."""
+    """Compile a function with threads, which takes some seconds; the result is cached in a file."""
     try:
         return cast(F, numba.njit(**OPTIONS, parallel=True, cache=True)(function))
-    except RuntimeError:  # nowhere to write to: every process compiles for itself
+    except RuntimeError:  # no writable folder: every process compiles for itself
         return cast(F, numba.njit(**OPTIONS, parallel=True)(function))
 
 
 @compiled
 def crop_of(uniform: Array, view: Any, height: int, width: int) -> tuple[float, float, float, float]:
-    """Top, left, height, width in whole pixels, drawn as torchvision's RandomResizedCrop draws them."""
+    """Draw top, left, height and width in whole pixels like torchvision's RandomResizedCrop."""
     if view.crop[0] >= 1:
         return 0.0, 0.0, float(height), float(width)
     low, high = math.log(view.ratio[0]), math.log(view.ratio[1])
@@ -93,10 +93,10 @@ def crop_of(uniform: Array, view: Any, height: int, width: int) -> tuple[float, 
 
 @compiled
 def lines_of(start: float, length: float, mirrored: bool, which: Array, weight: Array) -> None:
-    """Of a part of a line, resized to all of it: the two pixels [2, side] that each is made of, with weights.
+    """The pixels and weights [2, side] that resize a part of a line to the whole line.
 
-    What lies beyond the centres of the part's first and last pixel repeats them, as in cutting it out and
-    then resizing it; what lies outside of the line is black.
+    The part's first and last pixel are repeated beyond their centres, as if it was cropped before it is
+    resized. Pixels outside of the line are black.
     """
     side = which.shape[1]
     for place in range(side):
@@ -113,7 +113,7 @@ def lines_of(start: float, length: float, mirrored: bool, which: Array, weight: 
 def resize(
     image: Array, rows: Array, row_weights: Array, columns: Array, weights: Array, line: Array, planes: Array
 ) -> None:
-    """The image [H, W, C], 255 is white, where rows [2, H] and columns [2, W] cross: planes [C, H, W]."""
+    """Interpolate an image [H, W, C] (white is 255) at rows [2, H] and columns [2, W]: planes [C, H, W]."""
     channels, height, width = planes.shape
     pixels, out, long = image.reshape(-1), planes.reshape(-1), width * channels
     (left, right), (first, second) = columns, weights
@@ -154,9 +154,9 @@ def brightness(planes: Array, factor: float) -> None:
 
 @compiled
 def contrast(planes: Array, factor: float) -> None:
-    """Blend with the mean grey of the image: 0 gives that alone, 1 the image.
+    """Blend with the mean grey of the image: factor 0 gives the grey, 1 the image.
 
-    Channels that are not colours have no grey in common: each is blended with its own mean.
+    If the channels are not colours, each is blended with its own mean.
     """
     if len(planes) not in (1, 3):
         for c in range(len(planes)):
@@ -167,7 +167,7 @@ def contrast(planes: Array, factor: float) -> None:
 
 @compiled
 def contrast_of(planes: Array, factor: float) -> None:
-    """The same for grey or colour."""
+    """`contrast` for grey or colour images."""
     mean, pixels = ZERO, planes[0].size
     for c in range(len(planes)):
         total, plane = ZERO, planes[c].reshape(-1)
@@ -179,7 +179,7 @@ def contrast_of(planes: Array, factor: float) -> None:
 
 @compiled
 def blend(planes: Array, grey: Any, factor: float) -> None:
-    """Between a grey (0) and the image (1), or beyond."""
+    """Interpolate between a grey (factor 0) and the image (1), or extrapolate."""
     values, by = planes.reshape(-1), np.float32(factor)
     rest = grey * (ONE - by)
     for i in range(len(values)):
@@ -188,7 +188,7 @@ def blend(planes: Array, grey: Any, factor: float) -> None:
 
 @compiled
 def saturation(planes: Array, factor: float) -> None:
-    """Blend with the grey image: 0 gives that alone, 1 the image. Of colours only, like the next two."""
+    """Blend with the grey image: factor 0 gives the grey image, 1 the image. Only for colour images."""
     if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
@@ -203,12 +203,12 @@ def saturation(planes: Array, factor: float) -> None:
 
 @compiled
 def hue(planes: Array, shift: float) -> None:
-    """Turn the hue of HSV by `shift` turns, from -0.5 to 0.5.
+    """Rotate the hue of HSV by `shift` turns, from -0.5 to 0.5. Only for colour images.
 
-    Let lo be a pixel's smallest colour and chroma what the largest has more. The hue's distance from red is
-    then 1 + (g + b - r - lo) / chroma sextants, on the green side where g ≥ b. On the way back each colour is
-    lo + chroma · t, with t a trapezium in the hue's distance from a fixed point. So nothing depends on which
-    colour is the largest, and pixels are worked on side by side.
+    Let lo be a pixel's smallest colour and chroma its largest minus its smallest. The hue's distance from red
+    is then 1 + (g + b - r - lo) / chroma sextants, on the green side if g ≥ b. Conversely each colour is
+    lo + chroma · t, with t a trapezium in the hue's distance from a fixed point. The code therefore has no
+    branches on the largest colour, and can be vectorized.
     """
     if len(planes) != 3:
         return
@@ -217,7 +217,7 @@ def hue(planes: Array, shift: float) -> None:
     for i in range(len(red)):
         r, g, b = red[i], green[i], blue[i]
         lo = min(min(r, g), b)
-        chroma = max((max(max(r, g), b) - lo) * SIX, TINY)  # six times, so that hues come out in turns
+        chroma = max((max(max(r, g), b) - lo) * SIX, TINY)  # times six, so that hues are in turns
         away = (g + b - r - lo) / chroma + SIXTH
         turned = (away if g >= b else -away) + by
         turned -= np.floor(turned)
@@ -228,7 +228,7 @@ def hue(planes: Array, shift: float) -> None:
 
 @compiled
 def greyscale(planes: Array) -> None:
-    """Every colour becomes the grey one."""
+    """Set every colour to the grey value."""
     if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
@@ -239,7 +239,7 @@ def greyscale(planes: Array) -> None:
 
 @compiled
 def kernel_size(side: int) -> int:
-    """About a tenth of the side (23 of 224), odd, at least 3 where reflection leaves room for it."""
+    """About a tenth of the side (23 of 224), odd, and at least 3 if the side allows reflection."""
     return min(max(3, side // 10 | 1), 2 * side - 1)
 
 
@@ -256,8 +256,8 @@ def gaussian(sigma: float, side: int) -> Array:
 
 
 @compiled
-def reflected(place: int, side: int) -> int:
-    """The pixel that a place beyond the ends of a line shows."""
+def reflect(place: int, side: int) -> int:
+    """Reflect a position at the ends of a line."""
     return (side - 1) - abs(side - 1 - abs(place))
 
 
@@ -275,7 +275,7 @@ def blur(planes: Array, sigma: float) -> None:
             row = blurred[y * width : (y + 1) * width]
             row[:] = ZERO
             for tap in range(len(down)):
-                begin = reflected(y + tap - above, height) * width
+                begin = reflect(y + tap - above, height) * width
                 source, weight = plane[begin : begin + width], down[tap]
                 for x in range(width):
                     row[x] += weight * source[x]
@@ -283,8 +283,8 @@ def blur(planes: Array, sigma: float) -> None:
             row, result = blurred[y * width : (y + 1) * width], plane[y * width : (y + 1) * width]
             line[beside : beside + width] = row
             for x in range(beside):
-                line[x] = row[reflected(x - beside, width)]
-                line[beside + width + x] = row[reflected(width + x, width)]
+                line[x] = row[reflect(x - beside, width)]
+                line[beside + width + x] = row[reflect(width + x, width)]
             result[:] = ZERO
             for tap in range(len(across)):
                 source, weight = line[tap : tap + width], across[tap]
@@ -294,7 +294,7 @@ def blur(planes: Array, sigma: float) -> None:
 
 @compiled
 def solarize(planes: Array) -> None:
-    """Invert what is at least 0.5: then everything is the smaller of itself and its inverse."""
+    """Invert pixels of at least 0.5, so that every pixel is the minimum of itself and its inverse."""
     values = planes.reshape(-1)
     for i in range(len(values)):
         values[i] = min(values[i], ONE - values[i])
@@ -328,7 +328,7 @@ def jitter(planes: Array, uniform: Array, view: Any, order: Array) -> None:
 
 @compiled
 def recolour(planes: Array, uniform: Array, view: Any, order: Array) -> None:
-    """What happens to colours after the crop."""
+    """Apply the steps that follow the crop."""
     grey = uniform[GREY] < view.grey
     if grey and view.grey_first:
         greyscale(planes)
@@ -344,8 +344,8 @@ def recolour(planes: Array, uniform: Array, view: Any, order: Array) -> None:
 
 
 @compiled
-def put(planes: Array, scale: Array, shift: Array, out: Array) -> None:
-    """Planes [C, H, W], each normalised by numbers of its own, to [H, W, C]."""
+def write_normalised(planes: Array, scale: Array, shift: Array, out: Array) -> None:
+    """Write planes [C, H, W], normalised per channel, to [H, W, C]."""
     values, channels = out.reshape(-1), len(planes)
     red, by, to = planes[0].reshape(-1), scale[0], shift[0]
     if channels == 1:
@@ -365,7 +365,7 @@ def put(planes: Array, scale: Array, shift: Array, out: Array) -> None:
                 values[channels * i + c] = one[i] * by + to
 
 
-def at_most(threads: int) -> int:
+def limit_threads(threads: int) -> int:
     """Let Numba use up to `threads` threads; returns how many it has."""
     threads = min(threads, numba.config.NUMBA_NUM_THREADS)
     numba.set_num_threads(threads)
@@ -376,9 +376,16 @@ def at_most(threads: int) -> int:
 def make(
     images: Array, views: Array, uniform: Array, scale: Array, shift: Array, threads: int, out: Array
 ) -> None:
-    """All views [V, B, H, W, C] of images [B, H, W, C], times scale [C] plus shift [C].
+    """Make all views of a batch.
 
-    Random numbers are uniform [V, B, UNIFORMS].
+    Args:
+        images: uint8 [B, H, W, C].
+        views: records of SETTINGS [V].
+        uniform: random numbers [V, B, UNIFORMS].
+        scale: factor of each channel [C].
+        shift: added to each channel [C].
+        threads: number of threads.
+        out: where to write the views [V, B, H, W, C].
     """
     count, height, width, channels = images.shape
     every = len(views) * count
@@ -398,4 +405,4 @@ def make(
             lines_of(left, across, u[FLIP] < view.flip, columns, weights)
             resize(images[i], rows, row_weights, columns, weights, line, planes)
             recolour(planes, u, view, order)
-            put(planes, scale, shift, out[v, i])
+            write_normalised(planes, scale, shift, out[v, i])

@@ -1,4 +1,4 @@
-"""Many files read in order, by as many threads as pay."""
+"""Parallel reading of many files, in order."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 THREADS = min(16, 2 * (os.cpu_count() or 1))
-TRIED = 8  # items that are timed first
-WORTH_A_THREAD = 5e-4  # seconds: quicker work mostly holds Python's lock, and threads get in its way
+TIMED = 8  # items that are timed first
+MIN_SECONDS = 5e-4  # threads do not speed up faster reads, which mostly hold Python's lock
 
 
 class Readers:
-    """Threads that stand ready for slow files; quick ones are read here."""
+    """A pool of threads for slow reads; fast ones run in the calling thread."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.pool = pool
 
     def read(self, read: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """What `read` makes of every item, in order."""
+        """Apply `read` to every item; results are in order."""
         began = time.perf_counter()
-        results = [read(item) for item in items[:TRIED]]
-        slow = time.perf_counter() - began > WORTH_A_THREAD * len(results)
-        return [*results, *(self.pool.map if slow else map)(read, items[TRIED:])]
+        results = [read(item) for item in items[:TIMED]]
+        slow = time.perf_counter() - began > MIN_SECONDS * len(results)
+        return [*results, *(self.pool.map if slow else map)(read, items[TIMED:])]
 
 
 @contextmanager
@@ -38,9 +38,9 @@ def readers() -> Iterator[Readers]:
 
 
 def prefetch(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same batches; the next one is made in another thread while this one is used."""
+    """Yield the same batches; the next one is prepared in another thread while one is used."""
     with ThreadPoolExecutor(1) as other:
-        coming = other.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
-            coming = other.submit(next, batches, None)
+        upcoming = other.submit(next, batches, None)
+        while (batch := upcoming.result()) is not None:
+            upcoming = other.submit(next, batches, None)
             yield batch

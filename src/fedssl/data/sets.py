@@ -1,8 +1,8 @@
-"""Load a data set by name, and do what is common to all: test split, limit, channels, size.
+"""Loading of data sets by name, with the common steps: test split, limit, channels, size.
 
 A loader is a function `(config, progress) -> (train, test or None)` in `fedssl.data.DATASETS`. It
-returns images in memory (`ImageSet`), or a `Listing` of images to be decoded once it is known
-which of them are wanted. A loader with a parameter `seed` makes images of its own for each seed of a run.
+returns images in memory (`ImageSet`), or a `Listing`, of which only the images that are used are decoded.
+A loader with a parameter `seed` generates different images for each seed of a run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ STEP_BYTES = 1 << 25  # uint8 bytes converted at a time: as float32 they are fou
 
 
 def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tuple[ImageSet, ImageSet | None]:
-    """Train and test images; a set without labels and without a test split of its own has no test."""
+    """Load training and test images; unlabelled data without a test split have no test images.
+
+    Args:
+        config: the options of data.
+        seed: seed of the run, which determines the subset of `data.limit`.
+        progress: called while images are read.
+    """
     if config.split and config.name in DATASETS and config.name not in ("huggingface", "stl10"):
         raise ConfigError(f"data.split={config.split!r}: {config.name} has no splits to choose from")
     train, test = _loader(config, seed)(config, progress)
@@ -55,13 +61,13 @@ def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tup
     if ready.x.shape[1:] != ready_test.x.shape[1:]:
         raise DataError(
             f"{train.name}: train images are {_shape(ready.x)}, test images {_shape(ready_test.x)}; "
-            "set data.size and data.channels to make them alike"
+            "set data.size and data.channels to make them equal"
         )
     return _name_labels(ready, ready_test), _name_labels(ready_test, ready)
 
 
 def load_whole(config: DataConfig, progress: Progress | None = None) -> ImageSet:
-    """All images of a set (of its training split, if it brings one), labelled or not."""
+    """Load all images of a data set, or of its training split if it has one."""
     images, _ = _loader(config)(config, progress)
     check_labels(images, images.name)
     ready = _finish(images, config, "train", progress)
@@ -71,9 +77,9 @@ def load_whole(config: DataConfig, progress: Progress | None = None) -> ImageSet
 def split_holdout(images: ImageSet, fraction: float, seed: int) -> tuple[Indices, Indices]:
     """Indices to pre-train on, and a stratified labelled share with at least one image of each class."""
     if images.y is None:
-        raise DataError(f"{images.name} has no labels: a labelled share cannot be held out (data.holdout)")
+        raise DataError(f"data.holdout needs labels, but {images.name} has none")
     if not 0 < fraction < 1:
-        raise ConfigError(f"data.holdout={fraction}: a share between 0 and 1 is needed")
+        raise ConfigError(f"data.holdout must be between 0 and 1, not {fraction}")
     classes, counts = _strata(images.y.numpy())
     rng = numpy_rng(seed, "data", "holdout")
     take = np.maximum(_allocate(counts, round(fraction * len(images)), rng), 1)
@@ -81,37 +87,38 @@ def split_holdout(images: ImageSet, fraction: float, seed: int) -> tuple[Indices
 
 
 def to_labels(values: NDArray[Any], count: int, where: str) -> Tensor:
-    """Class (or style) numbers of `count` images as int64; anything else is an error that names `where`."""
+    """Check class (or style) numbers of `count` images, and convert them to int64; errors name `where`."""
     if values.shape != (count,):
         raise DataError(f"{where}: {count} images, but labels of shape {values.shape}")
     if values.dtype.kind not in "iuf":
-        raise DataError(f"{where}: labels are {values.dtype}, whole numbers are needed")
+        raise DataError(f"{where}: labels must be whole numbers, not {values.dtype}")
     if values.dtype.kind == "f":
         wrong = np.flatnonzero(~np.isfinite(values) | (values != np.trunc(values)))
         if len(wrong):
             first = wrong[0]
-            raise DataError(f"{where}: label {first} is {values[first]}, a whole number is needed")
+            raise DataError(f"{where}: labels must be whole numbers, but label {first} is {values[first]}")
     if count and (values.min() < 0 or values.max() >= MOST_CLASSES):
         raise DataError(
-            f"{where}: labels run from {values.min()} to {values.max()}, not from 0 up to classes - 1"
+            f"{where}: labels must be from 0 to classes - 1, but are from {values.min()} to {values.max()}"
         )
     return torch.from_numpy(values.astype(np.int64))
 
 
 def check_pixels(x: Tensor, where: str) -> None:
-    """At least one image, uint8, N×H×W×C with 1 to 16 channels."""
+    """Raise a DataError unless pixels are uint8 N×H×W×C with at least one image and 1 to 16 channels."""
     if x.dtype != torch.uint8:
-        raise DataError(f"{where}: pixels are {str(x.dtype).removeprefix('torch.')}, uint8 0..255 is needed")
+        found = str(x.dtype).removeprefix("torch.")
+        raise DataError(f"{where}: pixels must be uint8 (0..255), not {found}")
     if x.ndim != 4 or not 1 <= x.shape[3] <= MOST_CHANNELS:
         raise DataError(
-            f"{where}: pixels of shape {tuple(x.shape)}, N×H×W×C with 1 to {MOST_CHANNELS} channels is needed"
+            f"{where}: pixels must be N×H×W×C with 1 to {MOST_CHANNELS} channels, not {tuple(x.shape)}"
         )
     if not x.numel():
         raise DataError(f"{where}: no images (shape {tuple(x.shape)})")
 
 
 def check_labels(images: Images, where: str) -> None:
-    """Labels and styles are int64, one for each image, and each has its name where names are given."""
+    """Raise a DataError unless labels and styles are int64, one per image, with a name if there are names."""
     for what, values, names in (
         ("class", images.y, images.classes),
         ("style", images.domain, images.domains),
@@ -119,7 +126,7 @@ def check_labels(images: Images, where: str) -> None:
         if values is None:
             continue
         if values.dtype != torch.int64:
-            raise DataError(f"{where}: {what} numbers are {values.dtype}, int64 is needed")
+            raise DataError(f"{where}: {what} numbers must be int64, not {values.dtype}")
         to_labels(values.numpy(), len(images), where)
         if names and len(values) and int(values.max()) >= len(names):
             raise DataError(
@@ -128,14 +135,14 @@ def check_labels(images: Images, where: str) -> None:
 
 
 def to_channels(x: Tensor, channels: int) -> Tensor:
-    """Grey to more channels by repetition, colour to grey by ITU-R 601 luma (rounded as Pillow does)."""
+    """Convert grey to more channels by repetition, colour to grey by ITU-R 601 luma (rounded like Pillow)."""
     if channels in (0, x.shape[3]):
         return x
     if x.shape[3] == 1:
         return x.repeat(1, 1, 1, channels)
     if (x.shape[3], channels) != (3, 1):
         raise DataError(
-            f"data.channels={channels}: images of {x.shape[3]} channels cannot be converted; leave it out"
+            f"data.channels={channels}: images of {x.shape[3]} channels cannot be converted; set it to 0"
         )
     grey = torch.empty((*x.shape[:3], 1), dtype=torch.uint8)
     for part in _parts(x):
@@ -146,14 +153,14 @@ def to_channels(x: Tensor, channels: int) -> Tensor:
 
 
 def middle_square(x: Tensor) -> Tensor:
-    """The largest square in the middle of each image."""
+    """Crop each image to its largest central square."""
     side = min(x.shape[1:3])
     top, left = (x.shape[1] - side) // 2, (x.shape[2] - side) // 2
     return x[:, top : top + side, left : left + side]
 
 
 def resize(x: Tensor, size: int, progress: Progress | None = None) -> Tensor:
-    """All images at `size`×`size`, antialiased; the aspect ratio is not kept, so nothing is cut off."""
+    """Resize images to `size`×`size`, antialiased, without keeping the aspect ratio."""
     if size in (0, x.shape[1]) and size in (0, x.shape[2]):
         return x
     resized = torch.empty((len(x), size, size, x.shape[3]), dtype=torch.uint8)
@@ -178,20 +185,20 @@ def _loader(config: DataConfig, seed: int = 0) -> Callable[..., tuple[Images, Im
 
 
 def _split_test(images: Images, fraction: float) -> tuple[Images, Images | None]:
-    """Stratified, the same whatever the run's seed, and no stratum loses its last image."""
+    """Split off a stratified test set, independent of the run's seed; no stratum loses its last image."""
     strata, counts = _strata(_stratify(images))
     rng = numpy_rng(0, "data", "test split")
     take = np.minimum(_allocate(counts, max(1, round(fraction * len(images))), rng), counts - 1)
     train, test = _draw(strata, take, rng)
     if not len(test):
-        warning = f"{images.name}: {len(images)} images are too few to split a test set off"
+        warning = f"{images.name}: {len(images)} images are too few for a test split"
         return replace(images, warnings=(*images.warnings, warning)), None
-    # What there is to warn about in the whole set is said once, with the training images.
+    # Warnings about the whole data set are kept once, with the training images.
     return images.subset(train), replace(images.subset(test), warnings=())
 
 
 def limit_images(images: Kind, limit: int, seed: int) -> Kind:
-    """A stratified subset of `limit` images (0: all), with an equal share of each domain."""
+    """Draw a stratified subset of `limit` images (0: all), with an equal share of each domain."""
     if limit > len(images):
         raise DataError(f"data.limit={limit}, but {images.name} has only {len(images)} training images")
     if limit in (0, len(images)):
@@ -211,7 +218,7 @@ def limit_images(images: Kind, limit: int, seed: int) -> Kind:
 
 
 def share_equally(counts: Sequence[int], total: int, name: str) -> list[int]:
-    """`total` (0: everything) shared equally; of what has fewer, all is taken and the others give more."""
+    """Divide `total` (0: everything) equally; groups that are too small are taken whole."""
     if total > sum(counts):
         raise DataError(f"data.limit={total}, but {name} has only {sum(counts)} training images")
     left, shares = total or sum(counts), [0] * len(counts)
@@ -226,7 +233,7 @@ def _finish(images: Images, config: DataConfig, split: str, progress: Progress |
         images = decode(images, config.memory_mb, progress)
     check_pixels(images.x, f"{images.name} {split}")
     x = middle_square(images.x) if config.resize == "crop" else images.x
-    if config.channels == 1:  # whichever order has the fewer pixels to resize
+    if config.channels == 1:  # the order with fewer pixels to resize
         x = resize(to_channels(x, 1), config.size, progress)
     else:
         x = to_channels(resize(x, config.size, progress), config.channels)
@@ -234,7 +241,7 @@ def _finish(images: Images, config: DataConfig, split: str, progress: Progress |
 
 
 def _name_labels(images: ImageSet, other: ImageSet) -> ImageSet:
-    """Numbers as names where a set names neither its classes nor its styles."""
+    """Use numbers as the names of classes and styles that have none."""
 
     def names(mine: Tensor | None, theirs: Tensor | None, given: tuple[str, ...]) -> tuple[str, ...]:
         if mine is None:
@@ -250,7 +257,7 @@ def _name_labels(images: ImageSet, other: ImageSet) -> ImageSet:
 
 
 def _stratify(images: Images) -> NDArray[np.int64]:
-    """A number for each combination of class and style; all alike where neither is known."""
+    """A number for each combination of class and style, as far as these are known."""
     strata = np.zeros(len(images), dtype=np.int64)
     if images.y is not None:
         strata += images.y.numpy()
@@ -266,7 +273,7 @@ def _strata(keys: NDArray[np.int64]) -> tuple[Indices, Indices]:
 
 
 def _allocate(counts: Indices, total: int, rng: np.random.Generator) -> Indices:
-    """`total` in proportion to `counts`, by largest remainder; equal remainders by lot."""
+    """Divide `total` in proportion to `counts`, by largest remainder; ties are broken at random."""
     share, remainder = np.divmod(counts * total, counts.sum())
     lots = rng.permutation(len(counts))
     order = lots[np.argsort(-remainder[lots], kind="stable")]

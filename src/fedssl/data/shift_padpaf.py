@@ -1,9 +1,8 @@
-"""The client transforms of PaDPaF (appendix C): one look a client.
+"""The client transforms of PaDPaF (appendix C), one per client.
 
-Where a transform is random, an image's draw follows from its pixels: it is the same in every epoch, in
-every process and on every engine, as if the client had taken its pictures that way. Values are those of
-torchvision's transforms with the paper's arguments; sizes in pixels are for the side that the paper's
-images have, and scale with the image.
+Random transforms are seeded by an image's pixels, so that an image is transformed in the same way in every
+epoch, process and engine. Values are those of torchvision's transforms with the paper's arguments; sizes in
+pixels are relative to the side of the paper's images, and scale with the image.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from torch.nn import functional as F
 
 from fedssl.data.shifts import Shift
 
-# Of uint8 images [B, H, W, C], the client's version of them.
-Transform = Callable[[Tensor], Tensor]
+Transform = Callable[[Tensor], Tensor]  # of uint8 images [B, H, W, C]
 
-SHIFT = "what changes every client's images in a way of its own"
+SHIFT = "transform of each client's images (see `fedssl list shifts`)"
 
 
 class ClientTransforms(Shift):
-    """Client i has transform i, or i modulo their number."""
+    """Client i has transform i modulo their number."""
 
     transforms: ClassVar[tuple[Transform, ...]]
 
@@ -41,7 +39,7 @@ class ClientTransforms(Shift):
 
 
 def uniforms(x: Tensor, count: int) -> Tensor:
-    """Numbers in [0, 1) [B, count] that depend on the pixels of each image alone."""
+    """Numbers in [0, 1) [B, count] that are determined by the pixels of each image."""
     flat = x.reshape(len(x), -1).to(torch.int64)
     mixed = flat @ _weights(flat.shape[1], count)  # modulo 2⁶⁴: a hash by random multipliers
     for shift, factor in ((33, -0xAE502812AA7333), (29, -0x3B314601E57A13AD)):
@@ -50,7 +48,7 @@ def uniforms(x: Tensor, count: int) -> Tensor:
 
 
 def _right(values: Tensor, shift: int) -> Tensor:
-    """Shift without sign."""
+    """Logical right shift."""
     return values.bitwise_right_shift(shift) & ((1 << (64 - shift)) - 1)
 
 
@@ -64,11 +62,11 @@ def between(uniform: Tensor, low: float, high: float) -> Tensor:
     return uniform * (high - low) + low
 
 
-# --- the same for all images of a client ------------------------------------------------------------
+# --- deterministic transforms -----------------------------------------------------------------------
 
 
 def zoom_in(share: float) -> Transform:
-    """CenterCrop of a share of the side, back at full size."""
+    """CenterCrop of a share of the side, resized to full size."""
 
     def transform(x: Tensor) -> Tensor:
         height, width = (max(1, round(share * side)) for side in x.shape[1:3])
@@ -79,7 +77,7 @@ def zoom_in(share: float) -> Transform:
 
 
 def zoom_out(share: float) -> Transform:
-    """Pad by a share of the side on all sides, back at the size before."""
+    """Pad by a share of the side on all sides, resized to full size."""
 
     def transform(x: Tensor) -> Tensor:
         down, right = (round(share * side) for side in x.shape[1:3])
@@ -115,7 +113,7 @@ def greyscale(x: Tensor) -> Tensor:
     return grey.unsqueeze(3).expand(x.shape).contiguous()
 
 
-# --- with a draw for each image ---------------------------------------------------------------------
+# --- random transforms ------------------------------------------------------------------------------
 
 
 def blur(x: Tensor) -> Tensor:
@@ -140,7 +138,7 @@ def brightness(x: Tensor) -> Tensor:
 
 
 def solarize(x: Tensor) -> Tensor:
-    """RandomSolarize(threshold=192), whose p is 0.5: of half of the images, bright pixels are inverted."""
+    """RandomSolarize(threshold=192) with p = 0.5."""
     chosen = (uniforms(x, 1) < 0.5)[:, :, None, None]
     return torch.where(chosen & (x >= 192), 255 - x, x)
 
@@ -186,12 +184,12 @@ def perspective(x: Tensor) -> Tensor:
 
 
 def colour_one(x: Tensor) -> Tensor:
-    """(x + 0.5·U³)·U³ on values from −1 to 1, a draw for each channel."""
+    """(x + 0.5·U³)·U³ on values from −1 to 1, drawn per channel."""
     return _from_unit(_coloured(x))
 
 
 def colour_two(x: Tensor) -> Tensor:
-    """The same, then normalised once more: 2x − 1."""
+    """`colour_one`, followed by 2x − 1."""
     return _from_unit(2 * _coloured(x) - 1)
 
 
@@ -215,7 +213,7 @@ def erase(x: Tensor) -> Tensor:
 
 
 def _moved(x: Tensor, angle: Tensor, right: Tensor, down: Tensor, scale: Tensor) -> Tensor:
-    """Turned counter-clockwise by degrees, scaled about the centre, then moved by pixels; each [B, 1]."""
+    """Rotate counter-clockwise by degrees, scale about the centre, then translate by pixels; each [B, 1]."""
     height, width = x.shape[1:3]
     turn = torch.deg2rad(angle)
     cos, sin = turn.cos() / scale, turn.sin() / scale

@@ -1,4 +1,4 @@
-"""Stylization: every client's images as if drawn by one hand of its own."""
+"""Stylization: a procedural style per client."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from torch import Tensor
 
 from fedssl.data.shifts import Shift
 
-CHUNK = 64  # images at a time: as many as stay in a processor's cache
+CHUNK = 64  # images at a time, to stay in the processor's cache
 
 
 class Stylization(Shift):
-    """One fixed style a client: colours, brush and canvas of its own (in the manner of Dec-SSL, §B.4).
+    """One fixed style per client: palette, brush and canvas (similar to Dec-SSL, §B.4).
 
-    The paper re-paints images with a style-transfer network (Geirhos et al. 2019), whose weights would have
-    to be downloaded. This is no network. Client i of K has a palette of hue 2πi/K, to which every image's
-    colour statistics are moved (mean and deviation a channel, as AdaIN does to features); a brush that
-    smooths along the angle πi/K; and a canvas of stripes across it, woven into the paint. Nothing is
-    random, content stays where it was, and no two clients have the same style, nor has any none.
+    The paper uses a style-transfer network (Geirhos et al. 2019), whose weights would have to be downloaded.
+    These styles are procedural instead. Client i of K has a palette of hue 2πi/K, to which the mean and
+    deviation of every channel are moved (like AdaIN's of features), a brush that smooths along the angle
+    πi/K, and a canvas of stripes across it. Styles are deterministic, keep the position of content, and
+    differ between all clients.
     """
 
-    name: str = Field("stylization", description="what changes every client's images in a way of its own")
-    strength: float = Field(0.7, gt=0, le=1, description="from the image as it is (0) to style alone (1)")
+    name: str = Field(
+        "stylization", description="transform of each client's images (see `fedssl list shifts`)"
+    )
+    strength: float = Field(0.7, gt=0, le=1, description="strength of the style; 0 would be no change")
 
     def apply(self, x: Tensor, client: int, clients: int) -> Tensor:
         if len(x) == 0:
@@ -38,7 +40,7 @@ class Stylization(Shift):
 
 @dataclass(frozen=True)
 class Style:
-    """What a client paints with."""
+    """The parameters of a client's style."""
 
     hue: float  # of the palette, in radians
     angle: float  # of the brush, in radians
@@ -54,7 +56,7 @@ class Style:
 
 
 def _painted(x: Tensor, style: Style, strength: float) -> Tensor:
-    """uint8 [B, H, W, C] to the same, in the style."""
+    """Apply a style to uint8 images [B, H, W, C]."""
     planes = x.permute(0, 3, 1, 2).float() / 255
     painted = _brushed(planes, style)
     mean, deviation = palette(style, planes.shape[1])
@@ -75,7 +77,7 @@ def palette(style: Style, channels: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=256)
 def canvas(style: Style, height: int, width: int) -> Tensor:
-    """What paint is multiplied by, [H, W] around 1: stripes across the brush."""
+    """Factors [H, W] around 1: stripes across the brush."""
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     along = columns * math.cos(style.angle) + rows * math.sin(style.angle)
     return 1 + 0.25 * torch.sin(2 * math.pi * along / style.thread)

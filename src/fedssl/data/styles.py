@@ -1,8 +1,8 @@
-"""Several data sets of the same classes as the styles of one: `data.name=mnist+svhn+usps` (FedStyle's Digit).
+"""Several data sets with the same classes as styles of one: `data.name=mnist+svhn+usps` (FedStyle's Digit).
 
-Each name is a data set of its own (see `fedssl list datasets`), or one in `data.root` as NAME_train.npz and
-NAME_test.npz, which goes before. Images become as large as the largest of them, and colour if any has colour,
-unless `data.size` and `data.channels` say otherwise. `data.limit` is shared equally between the styles.
+Each name is a data set (see `fedssl list datasets`), or NAME_train.npz and NAME_test.npz in `data.root`,
+which take precedence. Images are resized to the largest size, and converted to colour if any data set has
+colour, unless `data.size` and `data.channels` are set. `data.limit` is shared equally between the styles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOTED = ("npz", "folder", "huggingface")  # these need a data.root of their own
 
 
 def load(config: DataConfig, progress: Progress | None = None, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """MNIST, SVHN and USPS as the styles of one set; any others of the same classes can be joined by +."""
+    """MNIST, SVHN and USPS as styles of one data set; other data sets can be joined by + as well."""
     names = _checked(config.name.split("+"), config)
     trains, tests = {}, {}
     for name in names:
@@ -62,7 +62,7 @@ def _checked(names: list[str], config: DataConfig) -> list[str]:
         if name in ROOTED:
             raise ConfigError(f"data.name={config.name}: {name} needs a data.root of its own")
         if names.count(name) > 1:
-            raise ConfigError(f"data.name={config.name}: {name} stands there twice")
+            raise ConfigError(f"data.name={config.name}: {name} is given twice")
         if _file(name, config) is None and name not in DATASETS:
             where = f"no {name}_train.npz in {config.root}" if config.root else "data.root is empty"
             hint = did_you_mean(name, DATASETS)
@@ -71,13 +71,13 @@ def _checked(names: list[str], config: DataConfig) -> list[str]:
 
 
 def _load(name: str, config: DataConfig, seed: int, progress: Progress | None) -> tuple[ImageSet, ImageSet]:
-    """One style as it is."""
+    """Load one style at its original size."""
     file = _file(name, config)
     as_it_is = {"limit": 0, "size": 0, "channels": 0}
     source = {"name": name} if file is None else {"name": "npz", "root": str(file)}
     train, test = sets.load(config.model_copy(update={**as_it_is, **source}), seed, progress)
     if train.y is None or test is None or test.y is None:
-        raise DataError(f"{config.name}: {name} has no labels, or none for a test split; styles need both")
+        raise DataError(f"{config.name}: {name} has no labels or no labelled test split; styles need both")
     mirrored = train.mirrored and name not in DIGITS
     return replace(train, mirrored=mirrored), test
 
@@ -88,14 +88,14 @@ def _file(name: str, config: DataConfig) -> Path | None:
 
 
 def _classes(trains: dict[str, ImageSet]) -> tuple[str, ...]:
-    """The names of the classes, which all styles share; mere numbers agree with any names."""
+    """The names of the classes, which all styles must share; numbers match any names."""
     first, *others = trains
     names = trains[first].classes
     for other in others:
         theirs = trains[other].classes
         if len(theirs) != len(names):
             raise DataError(
-                f"{first} has {len(names)} classes and {other} {len(theirs)}: styles have the same classes"
+                f"{first} has {len(names)} classes and {other} {len(theirs)}: styles need the same classes"
             )
         numbers = tuple(str(number) for number in range(len(names)))
         if names == numbers:
@@ -104,6 +104,6 @@ def _classes(trains: dict[str, ImageSet]) -> tuple[str, ...]:
             mine, yours = next(pair for pair in zip(names, theirs, strict=True) if pair[0] != pair[1])
             raise DataError(
                 f"class {names.index(mine)} is {mine!r} in {first} and {yours!r} in {other}: "
-                "styles have the same classes in the same order"
+                "styles need the same classes in the same order"
             )
     return names

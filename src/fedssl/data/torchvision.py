@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STL10_SPLITS = ("train", "unlabeled", "train+unlabeled")
 
-DIGITS = ("mnist", "usps", "svhn")  # whose mirror images are no digits
+DIGITS = ("mnist", "usps", "svhn")  # must not be mirrored
 
 
 def cifar10(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:

@@ -30,14 +30,14 @@ class View:
     crop_min: float = 1.0  # area of the crop, as a share of the image's; 1: no crop
     crop_max: float = 1.0
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
-    flip: float = 0.0  # chance of a horizontal flip
+    flip: float = 0.0  # probability of a horizontal flip
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # brightness, contrast, saturation, hue
-    jitter_p: float = 0.8  # chance that an image is jittered at all
-    grey: float = 0.0  # chance of greyscale
+    jitter_p: float = 0.8  # probability of colour jitter
+    grey: float = 0.0  # probability of greyscale
     grey_first: bool = False  # greyscale comes before jitter
-    blur: float = 0.0  # chance of a Gaussian blur
+    blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)
-    solarize: float = 0.0  # chance that pixels from 0.5 on are inverted
+    solarize: float = 0.0  # probability of inverting pixels above 0.5
     side: float = 1.0  # side of the view, as a share of the image's
 
 
@@ -54,16 +54,16 @@ class ViewRecipe(Options):
     )
 
     def resolve(self, default: str | type[ViewRecipe]) -> ViewRecipe:
-        """The recipe to use for an objective whose own recipe is `default`."""
+        """The recipe to use if the objective's recipe is `default`."""
         return self
 
     def without_flips(self) -> ViewRecipe:
-        """The recipe for images whose mirror image belongs to another class, such as digits."""
+        """The recipe for images that must not be mirrored, such as digits."""
         return self
 
 
 class Augmentation(ViewRecipe):
-    """A user's own augmentation. Override `augment`; fields are config keys `views.KEY`.
+    """Base class of user-defined augmentations. Override `augment`; fields are config keys `views.KEY`.
 
     Example:
         class Noise(Augmentation):
@@ -79,8 +79,8 @@ class Augmentation(ViewRecipe):
 
         Args:
             images: uint8 [B, H, W, C] on the CPU, not to be changed in place.
-            rng: the only source of random numbers. It is seeded by (seed, round, client), so that a run gives
-                the same bits in every process.
+            rng: the only source of random numbers to use. It is seeded by (seed, round, client), so that runs
+                are reproducible.
 
         Returns:
             A floating-point tensor [B, C, H, W] with pixels in [0, 1]; `data.mean` and `data.std` are applied
@@ -94,15 +94,17 @@ class CompiledViews(ViewRecipe):
 
     crop_min: float | None = Field(None, gt=0, le=1, description="smallest crop area; none: the recipe's")
     flip: float | None = Field(
-        None, ge=0, le=1, description="chance of a horizontal flip; none: the recipe's, 0 for digits"
+        None, ge=0, le=1, description="probability of a horizontal flip; none: the recipe's, 0 for digits"
     )
     jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
-    grey: float | None = Field(None, ge=0, le=1, description="chance of greyscale; none: the recipe's")
-    blur: float | None = Field(None, ge=0, le=1, description="chance of blur; none: the recipe's")
-    solarize: float | None = Field(None, ge=0, le=1, description="chance of solarize; none: the recipe's")
+    grey: float | None = Field(None, ge=0, le=1, description="probability of greyscale; none: the recipe's")
+    blur: float | None = Field(None, ge=0, le=1, description="probability of blur; none: the recipe's")
+    solarize: float | None = Field(
+        None, ge=0, le=1, description="probability of solarization; none: the recipe's"
+    )
 
     def views(self, side: int) -> tuple[View, ...]:
-        """The views of the recipe for images of `side` pixels; they take turns if an objective needs more."""
+        """The views of the recipe for images of `side` pixels; repeated if an objective needs more."""
         raise TypeError(f"{type(self).__name__} does not define views(side)")
 
     def settings(self, side: int, num_views: int) -> tuple[View, ...]:
@@ -123,7 +125,7 @@ def _changes(recipe: CompiledViews) -> dict[str, Any]:
 
 
 def build_recipe(name: str, **options: Any) -> ViewRecipe:
-    """The recipe of that name, with options: `build_recipe("simclr", flip=0.2)`."""
+    """Build a recipe by name: `build_recipe("simclr", flip=0.2)`."""
     recipe: ViewRecipe = choose(VIEWS, {"recipe": name, **options}, "views", key="recipe")
     return recipe
 

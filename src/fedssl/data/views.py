@@ -1,8 +1,8 @@
-"""Views: random crops, flips and colours of all images of a batch.
+"""Views: random crops, flips and colours for all images of a batch.
 
-Every image has random parameters of its own. They are drawn on the CPU, where the views are computed too
-(`pixels.py`), so the bits depend neither on the device nor on the number of threads. In distribution the
-views equal those of torchvision's transforms applied image by image.
+Every image has its own random parameters. They are drawn on the CPU, where the views are computed too
+(`pixels.py`), so the bits do not depend on the device or the number of threads. The views have the same
+distribution as those of torchvision's transforms applied image by image.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def plain(images: Tensor, mean: Levels, std: Levels) -> Tensor:
-    """Images as they are: uint8 NHWC to normalised float32 NCHW (channels last in memory)."""
+    """Normalise images without augmentation: uint8 NHWC to float32 NCHW (channels last in memory)."""
     x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
     middle, spread = by_channel(mean, x), by_channel(std, x)
     return x.mul_(1 / (255 * spread)).sub_(middle / spread)
 
 
 def shrink(images: Tensor, share: float) -> Tensor:
-    """Images [B, C, H, W] with sides of this share, antialiased."""
+    """Resize images [B, C, H, W] to this share of their side, antialiased."""
     if share == 1:
         return images
     size = [max(1, round(share * side)) for side in images.shape[2:]]
@@ -49,7 +49,7 @@ class Views:
     """Makes `num_views` views of a batch.
 
     Args:
-        recipe: how views are made; `auto` has to be resolved before (`Views.of` does).
+        recipe: the augmentations; `auto` must be resolved first (see `Views.of`).
         size: height and width of the images.
         channels: 1 to 16; steps that concern colours apply to 3 only.
         mean, std: pixels in [0, 1] are normalised by them; a number, or one for each channel.
@@ -86,16 +86,24 @@ class Views:
         std: Levels,
         num_views: int = 2,
     ) -> Views:
-        """Views of these images; `default` is the recipe that `auto` stands for.
+        """Build the views of a set of images.
 
-        Where mirror images belong to other classes (digits), images are flipped only if `views.flip` is set.
+        Images that must not be mirrored (digits) are flipped only if `views.flip` is set.
+
+        Args:
+            images: the images.
+            recipe: the configured recipe.
+            default: the recipe that `auto` stands for.
+            mean: of the normalisation.
+            std: of the normalisation.
+            num_views: views of each image.
         """
         resolved = recipe.resolve(default)
         fitting = resolved if images.mirrored else resolved.without_flips()
         return Views(fitting, images.size, images.channels, mean, std, num_views)
 
     def __call__(self, images: Tensor, rng: torch.Generator, device: torch.device = CPU) -> list[Tensor]:
-        """Of uint8 images [B, H, W, C], normalised float32 [B, C, H, W] (channels last) for each view."""
+        """Make views of uint8 images [B, H, W, C]: normalised float32 [B, C, H, W] (channels last) each."""
         expected = (*self.size, self.channels)
         if images.dtype != torch.uint8 or images.shape[1:] != expected:
             raise DataError(
@@ -114,7 +122,7 @@ class Views:
         return [x.to(device, non_blocking=True) for x in smaller]
 
     def get_ready(self, progress: Progress) -> None:
-        """Make a first view: on a machine's first run the code is compiled, which takes some seconds."""
+        """Make a first view, since compiling the code on a machine's first run takes some seconds."""
         progress(0, 1, "compiling views")
         self(torch.zeros(1, *self.size, self.channels, dtype=torch.uint8), torch.Generator())
         progress(1, 1, "compiling views")
@@ -134,15 +142,15 @@ class Views:
 
     def _compute(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """All views [V, B, H, W, C] of images on the CPU."""
-        from fedssl.data import pixels  # brings Numba, which whoever makes no views need not wait for
+        from fedssl.data import pixels  # imports Numba, which is slow and only needed here
 
         if self._settings is None:
             self._settings = settings_of(self.views, self.size, pixels.SETTINGS)
         uniform = torch.rand(len(self.views), len(images), pixels.UNIFORMS, generator=rng)
         results = torch.empty(len(self.views), *images.shape)
-        # Some of Numba's thread pools must not be entered twice at once; one sets PyTorch's threads at first.
+        # Some of Numba's thread pools are not reentrant, and one changes PyTorch's threads at first.
         with _one_at_a_time, with_threads(0):
-            threads = pixels.at_most(torch.get_num_threads())
+            threads = pixels.limit_threads(torch.get_num_threads())
             pixels.make(
                 images.numpy(),
                 self._settings,
@@ -159,7 +167,7 @@ _one_at_a_time = threading.Lock()
 
 
 def settings_of(views: tuple[View, ...], size: tuple[int, int], form: Any) -> NDArray[np.void]:
-    """Views as records that compiled code reads."""
+    """Convert views to records for the compiled code."""
     settings = np.zeros(len(views), form)
     for record, view in zip(settings, views, strict=True):
         record["pad"] = [round(view.pad * side) for side in size]

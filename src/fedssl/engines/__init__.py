@@ -1,4 +1,4 @@
-"""Who runs the loop, and where state lives."""
+"""Engines, which run the round loop, and the state of runs on disk."""
 
 from fedssl.registry import Registry
 

@@ -1,8 +1,8 @@
-"""RUN/audit.jsonl: who connected, who was refused, what was aggregated; `fedssl audit-log verify` checks it.
+"""RUN/audit.jsonl: connections, refusals and aggregations; `fedssl audit-log verify` checks it.
 
-Every entry has the hash of the entry before it and its own, so that an entry that is changed, removed or put
-in shows at that place. Somebody who may write the file can also write a new chain: to notice that, keep the
-last hash elsewhere, and give it to `verify --head`.
+Every entry contains its own hash and that of the entry before it, so that changed, removed and inserted
+entries are detected. Somebody with write access can also write a new chain. To detect that, keep the last
+hash elsewhere and pass it to `verify --head`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AuditLog:
         self._lock = FileLock(folder / f".{NAME}.lock")
 
     def append(self, event: str, **values: Any) -> str:
-        """Append one entry, on disk when this returns; its hash."""
+        """Append one entry and flush it to disk; returns its hash."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock, open(self.file, "a+b") as file:
             last, cut = _tail(file)
@@ -53,16 +53,16 @@ class AuditLog:
         return str(head["hash"])
 
     def note_start(self, config: Path, round: int) -> None:
-        """A run begins, or goes on, after this round."""
+        """Log that a run is started or continued after this round."""
         self.append("started", round=round, config=hashlib.sha256(config.read_bytes()).hexdigest())
 
     def note_round(self, report: RoundReport, server: ServerState, names: Sequence[str]) -> None:
-        """What came in, what was left out and why, and the global models that were made of the rest.
+        """Log the uploads of a round, failures with their reasons, and the resulting global models.
 
         Args:
             report: the round.
             server: the server after it.
-            names: names of the clients, where they have any.
+            names: names of the clients, if they have any.
         """
         uploads = [
             {
@@ -79,7 +79,7 @@ class AuditLog:
 
 @dataclass(frozen=True)
 class Verified:
-    """What a whole audit log says."""
+    """The summary of a valid audit log."""
 
     entries: int
     first: str  # time of the first entry
@@ -89,11 +89,11 @@ class Verified:
 
 
 def verify(folder: Path, head: str = "") -> Verified:
-    """Check every link of a run's audit log.
+    """Check all entries of a run's audit log.
 
     Args:
         folder: the run's folder.
-        head: a hash that was the last one at some time; it must still be in the chain.
+        head: an earlier last hash, which must still be in the chain.
 
     Raises:
         RunError: the log was changed; says at which line.
@@ -122,13 +122,13 @@ def verify(folder: Path, head: str = "") -> Verified:
 
 
 def _broken(entry: Mapping[str, Any] | None, previous: Mapping[str, Any]) -> str:
-    """What is wrong with an entry that follows another (empty: nothing)."""
+    """The problem of an entry that follows another; empty if it is valid."""
     if entry is None:
-        return "this is no entry, or half of one"
+        return "this is not a complete entry"
     if entry.get("hash") != _hash(entry):
         return "this entry was changed"
     if entry["previous"] != previous["hash"] or entry["n"] != previous["n"] + 1:
-        return "entries before this one were removed, changed or put in"
+        return "entries before this one were removed, changed or inserted"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""An upload is checked before it touches the aggregate."""
+"""Checks of an upload before it is aggregated."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedssl.state import State, Upload
 
-# No honest client comes near these; sums of what is within them are finite.
-LARGEST = 1e12  # a weight, a statistic, a loss
-STEPS = 10**9  # by which a counter may change in a round
+# Far beyond the numbers of honest clients; sums of values within these bounds are finite.
+MAX_VALUE = 1e12  # of a weight, a statistic, a loss
+MAX_STEPS = 10**9  # change of a counter in a round
 
 
 def problem_with(
@@ -21,7 +21,7 @@ def problem_with(
     max_images: int = 0,
     variances: Collection[str] = (),
 ) -> str:
-    """Why the upload cannot be used (empty: it can). `expected` has the right names and shapes.
+    """Check an upload.
 
     `max_images` is a key of `participation`; 0: no limit. `variances` are the names of running variances of
     normalisation layers. How an upload compares with others is judged in `fedssl.engines.intake`.
@@ -38,8 +38,8 @@ def _numbers(upload: Upload, max_images: int) -> str:
     if upload.num_samples < 1:
         return f"num_samples is {upload.num_samples}"
     if max_images and upload.num_samples > max_images:
-        return f"num_samples is {upload.num_samples:,}, and participation.max_images is {max_images:,}"
-    if not abs(upload.loss) <= LARGEST:
+        return f"num_samples is {upload.num_samples:,}, but participation.max_images is {max_images:,}"
+    if not abs(upload.loss) <= MAX_VALUE:
         return f"loss is {upload.loss}"
     return ""
 
@@ -49,7 +49,7 @@ def _names(state: State, expected: Mapping[str, Tensor]) -> str:
     if missing:
         return f"{len(missing)} tensors are missing, among them {min(missing)}"
     if extra:
-        return f"{len(extra)} tensors do not belong there, among them {min(extra)}"
+        return f"{len(extra)} tensors are unexpected, among them {min(extra)}"
     return ""
 
 
@@ -65,13 +65,13 @@ def _tensors(state: State, expected: Mapping[str, Tensor], variances: Collection
         low, high = (bound.item() for bound in torch.aminmax(value))  # NaN if any value is
         if not value.is_floating_point():
             start, end = (int(bound) for bound in torch.aminmax(right))
-            if low < start - STEPS or high > end + STEPS:
+            if low < start - MAX_STEPS or high > end + MAX_STEPS:
                 return f"{name} has counted to {high if high > end else low:,}"
         elif not (math.isfinite(low) and math.isfinite(high)):
             return f"{name} is not finite"
-        elif max(-low, high) > LARGEST:
+        elif max(-low, high) > MAX_VALUE:
             return (
-                f"{name} has values up to {max(-low, high):.3g}: training has diverged, or they were made up"
+                f"{name} has values up to {max(-low, high):.3g}: training has diverged, or they are invalid"
             )
         elif low < 0 and name in variances:
             return f"{name} has a negative variance, {low:.3g}"

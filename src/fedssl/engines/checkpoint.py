@@ -1,8 +1,8 @@
-"""The whole state of a run after a round: one file for the server, one for every client's memory.
+"""Checkpoints: the state of a run after a round, with one file for the server and one per client memory.
 
 Random numbers need no state: they derive from (seed, round, client, purpose). Files are written in the
-background from tensors that nobody changes any more. Each carries a checksum, and a checkpoint says which
-memories belong to it: a run goes on from a state that is whole, or not at all.
+background from tensors that are no longer changed. Each has a checksum, and a checkpoint names the memories
+that belong to it, so that a run only continues from a complete state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedssl.state import ServerState, State, digest
 from fedssl.storage import load_tensors, save_tensors
 
 NAME = re.compile(r"round-(\d{6,})\.safetensors")
-CLIENTS, WRITTEN = "memories/clients", "memories/rounds"  # tensors beside those of the server
+CLIENTS, WRITTEN = "memories/clients", "memories/rounds"  # further tensors in the server's file
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Checkpoints:
     """The checkpoints of one run, `round-N.safetensors`, and the client memories that belong to them.
 
     Args:
-        folder: where they are.
-        keep: how many are kept; 0: all.
-        memories: what clients keep between rounds.
+        folder: the folder of checkpoints.
+        keep: how many to keep; 0: all.
+        memories: the store of client memories.
     """
 
     def __init__(self, folder: Path, keep: int, memories: MemoryStore) -> None:
@@ -55,14 +55,14 @@ class Checkpoints:
         self._error: BaseException | None = None
 
     def save(self, round: int, server: ServerState, memory_rounds: dict[int, int]) -> None:
-        """Begin to write; an error of the write before comes up here."""
+        """Start to write a checkpoint; raises the error of the previous write, if any."""
         self.wait()
         written = dict(memory_rounds)
         self._thread = threading.Thread(target=self._write, args=(Checkpoint(round, server, written),))
         self._thread.start()
 
     def wait(self) -> None:
-        """Until what was begun is on disk."""
+        """Wait until the checkpoint is on disk."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -71,22 +71,22 @@ class Checkpoints:
             raise error
 
     def latest(self) -> Checkpoint | None:
-        """The last checkpoint; an error if it is damaged."""
+        """Load the last checkpoint; raises a RunError if it is damaged."""
         rounds = self.rounds()
         return self.load(rounds[-1]) if rounds else None
 
     def latest_whole(self, most: int, tell: Callable[[str], None]) -> Checkpoint | None:
-        """The last checkpoint from which training can go on, with all its memories.
+        """Load the last complete checkpoint, with all its memories.
 
         Args:
             most: the last round that it may be of.
-            tell: is told why later checkpoints are not used.
+            tell: called with the reason why a later checkpoint is not used.
 
         Returns:
-            The checkpoint; None if there never was one.
+            The checkpoint; None if there are no checkpoints.
 
         Raises:
-            RunError: there are checkpoints, and none of them is whole.
+            RunError: no checkpoint is complete.
         """
         problems: list[str] = []
         for round in reversed(self.rounds()):
@@ -103,8 +103,8 @@ class Checkpoints:
             return found
         if problems:
             raise RunError(
-                f"this run cannot go on: {'; '.join(problems)}. Nothing was changed. With checkpoint.keep "
-                "of 2 or more, a run goes back to an earlier checkpoint"
+                f"this run cannot be continued: {'; '.join(problems)}. Nothing was changed. With "
+                "checkpoint.keep of 2 or more, a run goes back to an earlier checkpoint"
             )
         return None
 
@@ -113,14 +113,14 @@ class Checkpoints:
         return rounds_in(self.folder)
 
     def load(self, round: int) -> Checkpoint:
-        """The checkpoint of a round."""
+        """Load the checkpoint of a round."""
         file = self._file(round)
         if not file.exists():
-            raise RunError(f"no checkpoint of round {round} (there are: {self.rounds()})")
+            raise RunError(f"no checkpoint of round {round} (existing ones: {self.rounds()})")
         return load_checkpoint(file, round)
 
     def remove_after(self, round: int) -> None:
-        """Delete later checkpoints, whose rounds will run again."""
+        """Delete later checkpoints, whose rounds will be repeated."""
         for later in self.rounds():
             if later > round:
                 self._file(later).unlink(missing_ok=True)
@@ -194,10 +194,10 @@ def check_models(folder: Path, models: Mapping[int, Sequence[str]]) -> int:
     """Compare the last checkpoint with the hashes of the global models by round.
 
     Returns:
-        The round of the checkpoint; 0 if there is none, or no hash of its round.
+        The round of the checkpoint; 0 without a checkpoint, or without a hash of its round.
 
     Raises:
-        RunError: the checkpoint holds another model.
+        RunError: the checkpoint contains another model.
     """
     for round in reversed(rounds_in(folder)):
         if round in models:

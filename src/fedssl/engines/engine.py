@@ -27,18 +27,18 @@ class Engine(Choice):
     has_server: ClassVar[bool] = True  # without one, ServerState.nodes has a model for every client
     HOW: ClassVar[tuple[str, ...]] = ("workers", "threads", "wave", "cache_mb")
 
-    name: str = Field("local", description="who runs the loop (see `fedssl list engines`)")
+    name: str = Field("local", description="engine (see `fedssl list engines`)")
     workers: int = Field(
-        1, ge=1, description="processes that train clients; if a round has one client, the main one does"
+        1, ge=1, description="number of worker processes; a round of one client uses the main process"
     )
-    threads: int = Field(0, ge=0, description="threads one client trains with; 0: cores ÷ workers")
+    threads: int = Field(0, ge=0, description="threads per client; 0: cores ÷ workers")
     wave: int = Field(
         0,
         ge=0,
         description="clients that train at the same time; fewer clients share the same threads; "
-        "0: workers, or 1 (every client has `threads`) where `threads` is set",
+        "0: workers, or 1 if `threads` is set",
     )
-    cache_mb: int = Field(32, ge=0, description="client memories kept in memory, per process")
+    cache_mb: int = Field(32, ge=0, description="cache of client memories in MB, per process")
 
     @property
     def all_threads(self) -> int:

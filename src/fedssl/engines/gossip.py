@@ -1,4 +1,4 @@
-"""No server: every node averages its model with those of its neighbours (Dec-SSL, §6.1 and §B.5)."""
+"""Training without a server: nodes average their models with their neighbours' (Dec-SSL, §6.1, §B.5)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from fedssl.models.model import Model
     from fedssl.privacy.guard import Guard
 
-CHUNK = 1 << 16  # numbers of each model that are mixed at a time: memory stays small
+CHUNK = 1 << 16  # numbers of each model that are mixed at a time, to limit memory
 
-# What a user of a method that needs a server can do instead.
+# Alternatives for methods that need a server.
 INSTEAD = {"fedema": "; with a fixed method.scaler, or method.divergence=reference-code, it needs none"}
 
 
@@ -42,10 +42,10 @@ class Gossip(Engine):
     like_local: ClassVar[bool] = False
     has_server: ClassVar[bool] = False
 
-    name: str = Field("gossip", description="who runs the loop (see `fedssl list engines`)")
-    topology: Topology = Field("cycle", description="who talks to whom")
+    name: str = Field("gossip", description="engine (see `fedssl list engines`)")
+    topology: Topology = Field("cycle", description="graph of neighbours")
     edge_probability: float = Field(
-        0.7, gt=0, le=1, description="random: of each edge; the graph is drawn again until it is connected"
+        0.7, gt=0, le=1, description="random: probability of an edge; graphs are redrawn until connected"
     )
 
     @field_validator("edge_probability")
@@ -70,7 +70,7 @@ class Gossip(Engine):
 
 
 def check(config: Config, runner: ClientRunner) -> None:
-    """A ConfigError for what only a server can do: between neighbours there is one way to average."""
+    """Raise a ConfigError for settings that need a server."""
     method, remedy = config.method, "engine.name=local has a server"
     if method.pools_data:
         raise ConfigError(f"method.name={method.name} has all images in one place: no neighbours; {remedy}")
@@ -83,13 +83,13 @@ def check(config: Config, runner: ClientRunner) -> None:
     aggregate = method.aggregate(first, 1, server_tools(config, runner.model))
     if first.clusters or type(aggregate) is not Aggregate:
         raise ConfigError(
-            f"method.name={method.name} needs a server: it does more than to average models, which is all "
-            f"that engine.name=gossip does{INSTEAD.get(method.name, '')}; {remedy}"
+            f"method.name={method.name} needs a server, since engine.name=gossip only averages models"
+            f"{INSTEAD.get(method.name, '')}; {remedy}"
         )
 
 
 class GossipLoop(RoundLoop):
-    """Rounds in which neighbours take the place of the server: every node has a model of its own."""
+    """Rounds in which every node has its own model and mixes it with its neighbours'."""
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class GossipLoop(RoundLoop):
 
 
 class Neighbours(Aggregate):
-    """Holds the models of a round until it is known who is there, and then mixes them.
+    """Collects the models of a round, and mixes them at its end.
 
-    A node that is away or fails keeps its model; the others mix by the weights of the graph among them.
+    Nodes that are absent or fail keep their models; the others mix with the weights of their subgraph.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Neighbours(Aggregate):
 
 @torch.no_grad()
 def mix_nodes(models: Sequence[State], weights: Mixing) -> list[State]:
-    """Node i gets Σ_j W_ij·w_j, BatchNorm's statistics included; of counters the largest in reach.
+    """Mix models: node i gets Σ_j W_ij·w_j, also of BatchNorm's statistics; of counters the maximum.
 
-    Sums are in double precision. A node that mixes with nobody keeps its tensors as they are.
+    Sums are in double precision. A node without active neighbours keeps its tensors.
     """
     alone = [node for node, own in enumerate(weights) if own[node] == 1.0]
     mixed: list[State] = [dict(model) if node in alone else {} for node, model in enumerate(models)]
@@ -182,7 +182,7 @@ def _mix(tensors: list[Tensor], share: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def consensus_distance(models: Sequence[Mapping[str, Tensor]], names: Iterable[str]) -> float:
-    """How far nodes are from agreeing: the root mean square over nodes of ‖w_i − w̄‖."""
+    """The root mean square over nodes of ‖w_i − w̄‖."""
     total = 0.0
     for name in names:
         mean = models[0][name].double()

@@ -11,11 +11,11 @@ from fedssl.privacy.secure.server import Answer
 
 
 class Local(Engine):
-    """All clients on this machine, and a server in this process."""
+    """All clients are on this machine, with a server in this process."""
 
 
 class InProcess:
-    """Every client of a round trains here, on one model."""
+    """Trains the clients of a round in this process, one after the other."""
 
     def __init__(self, runner: ClientRunner) -> None:
         self.runner = runner
@@ -29,4 +29,4 @@ class InProcess:
             yield self.runner.answer(question)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Nothing to release."""

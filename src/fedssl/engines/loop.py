@@ -37,38 +37,38 @@ class Clients(Protocol):
     """Where clients run: in this process, in workers, or at sites."""
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        """Outcomes in the order of the tasks, each as soon as it can be had.
+        """Run tasks, and yield their outcomes in the order of the tasks as soon as possible.
 
-        With spare tasks, what comes first may be given first; whoever has enough stops asking.
+        With spare tasks, outcomes may be in the order of arrival; the caller stops when it has enough.
         """
 
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """What clients that have trained answer in an exchange of secure aggregation, in any order."""
+        """Ask clients that have trained in an exchange of secure aggregation; yields answers in any order."""
 
     def close(self) -> None:
-        """Let go of processes, connections and files."""
+        """Release processes, connections and files."""
 
 
 @dataclass
 class RoundReport:
-    """One line of metrics.jsonl in the making."""
+    """The data of one line of metrics.jsonl."""
 
     round: int
     outcomes: list[Outcome] = field(default_factory=list)  # without the uploads' tensors
     values: dict[str, float] = field(default_factory=dict)  # numbers of the round as a whole
-    unused: list[int] = field(default_factory=list)  # clients asked beyond those that were needed
+    unused: list[int] = field(default_factory=list)  # spare clients that were not needed
     seconds: float = 0.0
     hides_loss: bool = False
     withheld: bool = False  # whether the server knows nothing of single clients (privacy)
-    told_views: int = 0  # where clients do not tell theirs one by one
+    summed_views: int = 0  # if clients do not report theirs one by one
     stop: str = ""  # why the run has to end with this round
 
     @property
     def views(self) -> int:
-        return self.told_views + sum(outcome.views for outcome in self.outcomes)
+        return self.summed_views + sum(outcome.views for outcome in self.outcomes)
 
     def line(self) -> dict[str, Any]:
-        """Round, clients with their numbers, failures by name, means over clients weighted by images."""
+        """The line: round, clients with their numbers, failures, and means weighted by images."""
         done = [outcome for outcome in self.outcomes if outcome.upload is not None]
         clients, images = [], sum(outcome.upload.num_samples for outcome in done if outcome.upload)
         means: dict[str, float] = {}
@@ -102,12 +102,12 @@ class RoundReport:
         }
 
 
-# Means in which every client counts the same (L-DAWA, Fig. 4), and shares of clients.
+# Numbers whose means over clients are unweighted (L-DAWA, Fig. 4), and shares of clients.
 EQUAL = ("angle", "angle_weights", "angle_gamma", "angle_beta", "mu_capped", "predictor_replaced")
 
 
 class RoundLoop:
-    """Runs rounds from a server state; what surrounds it (files, probes, display) is told of each."""
+    """Runs rounds from a server state; files, probes and display are up to the caller's callback."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class RoundLoop:
     def run(
         self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]
     ) -> ServerState:
-        """Rounds start+1 … rounds, or until `after_round` returns True."""
+        """Run the rounds after `start`, until the last one or until `after_round` returns True."""
         for number in range(start + 1, self.config.rounds + 1):
             server, report = self.round(server, number)
             if after_round(report, server):
@@ -176,7 +176,7 @@ class RoundLoop:
         if self.config.engine.has_server:
             report.values |= {"bytes_down": sent.down, "bytes_up": sent.up}
         server, numbers, report.stop = self.guard.finish(aggregate.finish())
-        report.told_views = int(numbers.pop("views", 0))
+        report.summed_views = int(numbers.pop("views", 0))
         report.values |= numbers
         report.values |= norms_by_kind(server.states, self.kinds)
         report.seconds = time.monotonic() - began
@@ -191,7 +191,7 @@ class RoundLoop:
         return self.canaries.without_absent(sampled), self.canaries.without_absent(spares)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
-        """What the uploads of a round are folded into; numbers about the whole go into the report."""
+        """Start the aggregate of a round; numbers of the round as a whole are added to the report."""
         return self.config.method.aggregate(server, number, self.guard.start(server, number, self.tools))
 
     def intake(self, number: int, selected: Sequence[int]) -> Intake:
@@ -204,7 +204,7 @@ class RoundLoop:
         )
 
     def _collect(self, tasks: Sequence[Task], report: RoundReport, sent: WireTraffic) -> None:
-        """Let clients send what they have announced (secure aggregation); those that are lost have failed."""
+        """Collect masked uploads (secure aggregation); clients that are lost meanwhile have failed."""
 
         def ask(stage: str, questions: Mapping[int, bytes]) -> Iterator[Answer]:
             sent.down += sum(map(len, questions.values()))
@@ -273,7 +273,7 @@ class RoundLoop:
     def _discard_unused(
         self, outcomes: Iterator[Outcome], tasks: Sequence[Task], report: RoundReport
     ) -> None:
-        """What was asked beyond what was needed leaves no trace."""
+        """Cancel spare tasks that were not needed, and discard their memories."""
         if isinstance(outcomes, Generator):
             outcomes.close()
         heard = {outcome.client for outcome in report.outcomes}
@@ -293,7 +293,7 @@ def server_tools(config: Config, model: Model) -> ServerTools:
 
 
 def _rule(config: Config, model: Model) -> Rule:
-    """The aggregation rule; of adapters whose factors are both trained, it is given the products."""
+    """The aggregation rule; with `train.lora_mean=product`, applied to the products of adapters."""
     rule, train = config.aggregation, config.train
     if not train.lora or train.lora_mean != "product":
         return rule
@@ -314,14 +314,14 @@ def _rule(config: Config, model: Model) -> Rule:
 
 
 def sample_clients(participation: ParticipationConfig, clients: int, seed: int, round: int) -> list[int]:
-    """Ids of the clients of a round, sorted; seeded by the round."""
+    """Draw the sorted ids of the clients of a round."""
     return draw_clients(participation, clients, seed, round)[0]
 
 
 def draw_clients(
     participation: ParticipationConfig, clients: int, seed: int, round: int
 ) -> tuple[list[int], list[int]]:
-    """Ids of the clients of a round, and of those that are asked beyond them, each sorted."""
+    """Draw the ids of the clients of a round, and of spare clients, each sorted."""
     count, spares = round_size(participation, clients)
     drawn = numpy_rng(seed, round, "participation").choice(clients, size=count + spares, replace=False)
     ids = [int(client) for client in drawn]
@@ -329,7 +329,7 @@ def draw_clients(
 
 
 def round_size(participation: ParticipationConfig, clients: int) -> tuple[int, int]:
-    """How many clients a round has, and how many are asked beyond them."""
+    """The numbers of clients and of spare clients in a round."""
     count = participation.size(clients)
     return count, min(math.ceil(participation.overshoot * count), clients - count)
 
@@ -353,4 +353,4 @@ def _too_few(number: int, folded: int, needed: int, report: RoundReport) -> str:
         f"client {outcome.client}: {outcome.failure}" for outcome in report.outcomes if outcome.failure
     ]
     shown = "; ".join(reasons[:3]) + (f"; and {len(reasons) - 3} more" if len(reasons) > 3 else "")
-    return f"round {number}: {folded} uploads, and participation.min_clients is {needed} ({shown})"
+    return f"round {number}: {folded} uploads, but participation.min_clients is {needed} ({shown})"

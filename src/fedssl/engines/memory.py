@@ -32,7 +32,7 @@ class MemoryStore:
         self._superseded: set[int] = set()
 
     def load(self, client: int, round: int) -> ClientMemory:
-        """The memory that a client wrote in that round (round 0: it has none yet)."""
+        """Load the memory that a client wrote in a round; 0: an empty one."""
         if round == 0:
             return ClientMemory()
         key = (client, round)
@@ -48,12 +48,12 @@ class MemoryStore:
         self._keep((client, round), memory)
 
     def discard(self, client: int, round: int) -> None:
-        """Forget a memory that turned out to belong to a failed upload."""
+        """Delete the memory of a failed upload."""
         self._file(client, round).unlink(missing_ok=True)
         self._drop((client, round))
 
     def has(self, client: int, round: int) -> bool:
-        """Whether `load` finds it, and finds it whole."""
+        """Whether `load` finds an undamaged memory."""
         try:
             self.load(client, round)
         except RunError:
@@ -72,7 +72,7 @@ class MemoryStore:
                 self.discard(client, old)
 
     def sync(self, rounds: Mapping[int, int]) -> None:
-        """Bring the memories that a checkpoint stands on to disk (those that are not yet)."""
+        """Flush the memories of a checkpoint to disk."""
         for client, written in rounds.items():
             if self._durable.get(client) != written:
                 with open(self._file(client, written), "rb") as file:
@@ -81,7 +81,7 @@ class MemoryStore:
                 self._durable[client] = written
 
     def prune(self, checkpoint: int) -> None:
-        """Delete what neither the checkpoint at that round nor a later round needs."""
+        """Delete memories that neither the checkpoint of that round nor later rounds need."""
         for client in list(self._superseded):
             rounds = sorted(self._rounds(client))
             needed = [written for written in rounds if written <= checkpoint][-1:]
@@ -92,11 +92,11 @@ class MemoryStore:
                 self._superseded.discard(client)
 
     def oldest(self, client: int) -> int:
-        """The earliest round whose memory of this client may still be asked for (0: none is known)."""
+        """The earliest round of this client's memories; 0 without memories."""
         return min(self._rounds(client), default=0)
 
     def rewind(self, checkpoint: int) -> None:
-        """Delete all that is younger than the checkpoint."""
+        """Delete memories that are newer than the checkpoint."""
         for client in self._clients():
             for written in self._rounds(client):
                 if written > checkpoint:

@@ -1,4 +1,4 @@
-"""Who talks to whom without a server, and with which weights: pure functions on matrices."""
+"""Graphs and mixing matrices for training without a server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Graph = NDArray[np.bool_]  # symmetric, no loops
 Mixing = NDArray[np.float64]  # symmetric, doubly stochastic
 Topology = Literal["star", "cycle", "tree", "random", "complete"]
 
-TRIES = 1000  # graphs that are drawn before an edge probability is given up
+TRIES = 1000  # random graphs to draw until one is connected
 
 
 def graph(topology: Topology, nodes: int, edge_probability: float, rng: np.random.Generator) -> Graph:
-    """Who is whose neighbour; every graph is connected. Only `random` draws from the generator."""
+    """Build a connected graph; only `random` uses the generator."""
     if topology == "random":
         return _random(nodes, edge_probability, rng)
     edges = {
@@ -58,7 +58,7 @@ def connected(neighbours: Graph) -> bool:
 
 
 def metropolis_hastings(neighbours: Graph) -> Mixing:
-    """W_ij = 1/(1 + max(degree_i, degree_j)) for neighbours; what is missing to 1 a node gives itself."""
+    """W_ij = 1/(1 + max(degree_i, degree_j)) for neighbours, W_ii = 1 − Σ_j W_ij."""
     degrees = neighbours.sum(axis=0)
     weights = np.where(neighbours, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
     np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
@@ -66,12 +66,12 @@ def metropolis_hastings(neighbours: Graph) -> Mixing:
 
 
 def among(neighbours: Graph, active: Collection[int]) -> Mixing:
-    """Weights while some nodes are away: those of the graph on the others; who is away keeps what it has."""
+    """Weights of the subgraph of active nodes; the others keep their models."""
     there = np.isin(np.arange(len(neighbours)), list(active))
     return metropolis_hastings(neighbours & np.logical_and.outer(there, there))
 
 
 def spectral_gap(weights: Mixing) -> float:
-    """1 − |λ₂|: by how much a mixing step shrinks the distance from consensus at the least."""
+    """1 − |λ₂|: a lower bound of how much a mixing step reduces the distance from consensus."""
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(1.0 - sizes[-2]) if len(sizes) > 1 else 1.0

@@ -10,18 +10,20 @@ from fedssl.options import Options
 
 
 class ParticipationConfig(Options):
-    per_round: int | float = Field(1.0, gt=0, description="clients per round: a count (5), or a share (0.25)")
-    max_clients: int = Field(0, ge=0, description="never more clients per round than this; 0: no limit")
-    min_clients: int = Field(1, ge=1, description="fewer uploads than this stop the run (it can be resumed)")
+    per_round: int | float = Field(1.0, gt=0, description="clients per round: a number (5) or a share (0.25)")
+    max_clients: int = Field(0, ge=0, description="largest number of clients per round; 0: no limit")
+    min_clients: int = Field(
+        1, ge=1, description="smallest number of uploads in a round; with fewer, the run stops"
+    )
     overshoot: float = Field(
         0.0,
         ge=0,
-        description="clients asked beyond per_round, as a share of it; the first to be done count",
+        description="spare clients per round, as a share of per_round; the first uploads are used",
     )
     failure_rate: float = Field(
-        0.0, ge=0, lt=1, description="simulated: chance that a client fails in a round"
+        0.0, ge=0, lt=1, description="simulated probability that a client fails in a round"
     )
-    timeout: float = Field(0.0, ge=0, description="seconds after which a client is too late; 0: never")
+    timeout: float = Field(0.0, ge=0, description="seconds until a client times out; 0: never")
     max_change: float = Field(
         100.0,
         ge=0,
@@ -42,31 +44,28 @@ class ParticipationConfig(Options):
         "then holds all uploads of a round in memory; 0: never",
     )
     max_images: int = Field(
-        0, ge=0, description="an upload is refused if its client claims to have more images; 0: no limit"
+        0, ge=0, description="largest number of images that a client may report; 0: no limit"
     )
 
     def size(self, clients: int) -> int:
-        """How many of so many clients a round has, without those that are asked beyond them."""
-        asked = self.per_round
-        share = max(1, int(min(asked, 1.0) * clients + 0.5))  # half a client is one
-        count = min(asked, clients) if isinstance(asked, int) else share
+        """The number of clients in a round, without spare ones, if there are `clients` in total."""
+        wanted = self.per_round
+        share = max(1, int(min(wanted, 1.0) * clients + 0.5))  # half a client is rounded up
+        count = min(wanted, clients) if isinstance(wanted, int) else share
         return min(count, self.max_clients or count)
 
 
 class WireConfig(Options):
-    """What travels between server and clients."""
+    """Messages between server and clients."""
 
     dtype: Literal["float32", "float16"] = Field(
-        "float32", description="floating point numbers are rounded to this before they are sent"
+        "float32", description="type of floating-point numbers in messages"
     )
-    max_mb: int = Field(2048, ge=1, description="longer messages are refused unread")
+    max_mb: int = Field(2048, ge=1, description="largest message in MB; longer ones are refused unread")
 
 
 class CheckpointConfig(Options):
-    every: int = Field(5, ge=1, description="rounds between checkpoints (and always at the end)")
+    every: int = Field(5, ge=1, description="rounds between checkpoints; the last round always has one")
     keep: int = Field(
-        2,
-        ge=0,
-        description="checkpoints to keep, so that a run can go back if one is damaged; 0: all (trajectories "
-        "need them)",
+        2, ge=0, description="number of checkpoints to keep; 0: all, for trajectories of the global model"
     )

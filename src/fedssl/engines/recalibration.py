@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from fedssl.engines.runner import ClientRunner
 
 PASSES = 3
-IMAGES = 1024  # of all clients together
-FEWEST = 32  # of one client
+IMAGES = 1024  # of all clients
+MIN_IMAGES = 32  # per client
 CHUNK = 256
 
 Ask = Callable[[Sequence[Task]], Iterable[Outcome]]
 
 
 def recalibrates(config: Config) -> bool:
-    """Whether probes see fresh statistics: as `probe.recalibrate` says, else where weights are scaled.
+    """Whether probes use recalibrated statistics: `probe.recalibrate`, by default if weights are scaled.
 
     Not where uploads are private: clients would tell their statistics past the noise or the masks.
     """
@@ -52,12 +52,12 @@ def recalibrates(config: Config) -> bool:
 
 
 def pooling(config: Config) -> FedAvg:
-    """The rule that makes one mean and variance of the clients'; they may be hidden from the server."""
+    """The rule that pools the clients' means and variances; on the client side if configured."""
     return FedAvg(statistics="pooled", client_side=getattr(config.aggregation, "client_side", False))
 
 
 def statistics_of(shared: Iterable[str]) -> list[str]:
-    """Names of the encoder's means and variances among tensors that leave the clients."""
+    """Names of the encoder's means and variances among shared tensors."""
     encoder = sorted(name for name in shared if name.startswith("encoder."))
     return [name for pair in pairs(encoder) for name in pair]
 
@@ -66,9 +66,9 @@ def statistics_of(shared: Iterable[str]) -> list[str]:
 
 
 def some_views(client: Client, clients: int) -> Iterator[Tensor]:
-    """Views of some of the client's images, as in training; the same ones whenever they are asked for."""
+    """Views of some of the client's images, as in training; every call gives the same ones."""
     rng = client.rng("recalibrate")
-    count = min(len(client.images), max(FEWEST, IMAGES // clients))
+    count = min(len(client.images), max(MIN_IMAGES, IMAGES // clients))
     chosen = torch.randperm(len(client.images), generator=rng)[:count]
     for positions in torch.split(chosen if count > 1 else chosen.repeat(2), CHUNK):
         images, _ = client.images.batch(positions)
@@ -77,7 +77,7 @@ def some_views(client: Client, clients: int) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def measure(encoder: nn.Module, batches: Iterable[Tensor], by_batch: bool) -> State:
-    """Mean and variance of what reaches each normalisation layer with running statistics.
+    """Measure mean and variance of the inputs of each normalisation layer with running statistics.
 
     Args:
         encoder: the encoder; its tensors are as before afterwards.
@@ -122,7 +122,7 @@ def measure(encoder: nn.Module, batches: Iterable[Tensor], by_batch: bool) -> St
 
 @dataclass
 class Moments:
-    """Sums over images and places, for each channel, in double precision."""
+    """Sums over images and positions, for each channel, in double precision."""
 
     count: int = 0
     total: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -218,12 +218,12 @@ class Recalibration:
 
 
 def stored_at(checkpoints: Path) -> Path:
-    """Where a server of sites keeps the statistics that were measured last."""
+    """The file in which a server of sites stores the last statistics."""
     return checkpoints / "recalibrated.safetensors"
 
 
 def out_of_reach(tasks: Sequence[Task]) -> Iterable[Outcome]:
-    """What asking comes to when the clients are gone."""
+    """Raise a RunError, since the clients are not connected."""
     raise RunError(
         "the clients of this run are at their sites, so its statistics cannot be measured now: train with "
         "probe.recalibrate=true, or evaluate with probe.recalibrate=false"

@@ -1,12 +1,9 @@
-"""Runs a client's part of a round: the same code in this process, in a worker, and at a site."""
+"""The client's part of a round, in this process, in a worker, or at a site."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,21 +11,19 @@ from torch import nn
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
+from fedssl.engines.device import find_device, multiplies_bf16
 from fedssl.engines.loop import server_tools
 from fedssl.engines.measurements import measurement
 from fedssl.engines.memory import MemoryStore
+from fedssl.engines.network import Network
 from fedssl.engines.recalibration import measure, some_views, statistics_of
-from fedssl.engines.start import load_start
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure
 from fedssl.methods.method import ENCODER
 from fedssl.methods.training import Training
-from fedssl.models.adapters import add_adapters
-from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
-from fedssl.models.stages import freeze, frozen_names
 from fedssl.privacy.canary import Canaries
 from fedssl.privacy.example import check_model, example_trainer
 from fedssl.privacy.guard import ExampleGuard, Guard
@@ -51,73 +46,8 @@ from fedssl.state import (
 from fedssl.threads import with_threads
 
 
-@dataclass(frozen=True)
-class Network:
-    """A model, and what it was before round 1.
-
-    Attributes:
-        model: the model.
-        encoder: its encoder, with the width of its features.
-        initial: all tensors of the model before round 1.
-        another: returns the tensors of another random initialization, by its number, from 1.
-    """
-
-    model: Model
-    encoder: Encoder
-    initial: State
-    another: Callable[[int], State]
-    notes: tuple[str, ...] = ()  # what was changed to make weights fit
-
-
-def build_network(
-    config: Config,
-    size: tuple[int, int],
-    channels: int,
-    classes: int,
-    start: Path | None = None,
-    number: int = 0,
-) -> Network:
-    """The model of a run: the same bits in every process, whatever was drawn before.
-
-    Args:
-        config: the run's config.
-        size: height and width of the images.
-        channels: of the images.
-        classes: number of classes, for objectives that train a classifier.
-        start: where a run keeps the weights that `model.init` names.
-        number: which random initialization; 0: the one that clients start from.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(config.seed, "init", *([number] if number else [])))
-        encoder = config.objective.encoder(config, size, channels)
-        begin = load_start(config, encoder, start)
-        if begin is not None:
-            encoder.module.load_state_dict(begin.state)
-        train = config.train
-        if config.objective.own_encoder and (train.freeze or train.lora or train.layer_decay < 1):
-            raise ConfigError(
-                "train.freeze, train.lora, train.layer_decay are for the encoder that model.encoder names; "
-                f"objective {config.objective.name} trains its own {config.objective.own_encoder}"
-            )
-        if train.freeze:
-            freeze(encoder.module, train.freeze)
-        if train.lora:
-            add_adapters(encoder.module, train.lora, train.lora_scale, train.lora_mean == "product")
-        model = config.objective.build(encoder.module, encoder.features, config.model, classes)
-        model.extend(
-            config.method.parts(model, lambda: config.objective.encoder(config, size, channels), config.model)
-        )
-        if train.freeze or train.lora:
-            model.frozen = frozen_names(model)
-
-    def another(number: int) -> State:
-        return build_network(config, size, channels, classes, start, number).initial
-
-    return Network(model, encoder, snapshot(model), another, begin.notes if begin else ())
-
-
 class ClientRunner:
-    """Holds one model and swaps the clients' tensors in and out of it."""
+    """Runs clients on one model, whose tensors it swaps."""
 
     def __init__(
         self, config: Config, federation: Federation, network: Network, memories: MemoryStore
@@ -149,7 +79,7 @@ class ClientRunner:
         self.protector = Protector(config, self._terms(), memories.folder) if config.privacy.on else None
 
     def _terms(self) -> Terms:
-        """What server and clients agree on, where uploads are only summed."""
+        """The parameters that server and clients share if uploads are only summed."""
         layout = Layout.of({name: self.initial[name] for name in self.boundary.travels}, self.statistics)
         clients, participation = self.canaries.total, self.config.participation
         per_round = participation.size(clients)
@@ -163,7 +93,7 @@ class ClientRunner:
         return ExampleGuard(privacy.epsilon) if privacy.by_example else Guard()
 
     def check_privacy(self) -> None:
-        """Raise a ConfigError where the privacy settings do not go together with method or model."""
+        """Raise a ConfigError if the privacy settings are incompatible with method or model."""
         if self.config.privacy.by_example:
             check_model(self.config, self.model)
         if self.protector is None and not self.canaries.count:
@@ -176,7 +106,7 @@ class ClientRunner:
             check_terms(self.config, self.protector.terms, aggregate, bool(first.clusters))
 
     def first_server(self) -> ServerState:
-        """The server before round 1: the tensors that travel, at their initial values."""
+        """The server state before round 1: the initial values of shared tensors."""
 
         def shared(values: State) -> State:
             return {name: values[name] for name in self.boundary.travels}
@@ -187,7 +117,7 @@ class ClientRunner:
         return self.config.method.first_server(shared(self.initial), another)
 
     def run(self, task: Task) -> Outcome:
-        """Receive, train, upload. A client that fails says why; errors of the machine stop the run."""
+        """Receive, train, upload. Failures of a client are part of the outcome; FedsslErrors are raised."""
         began = time.monotonic()
         try:
             with torch.random.fork_rng(devices=[]), with_threads(task.threads):
@@ -230,13 +160,13 @@ class ClientRunner:
         )
 
     def receive(self, task: Task) -> Model:
-        """The model a client would train (or use) if it received this task: its personal model."""
+        """The model that a client trains or uses after it has received a task: its personal model."""
         client = self.client(task)
         self._receive(client, task)
         return client.model
 
     def adapt(self, task: Task, epochs: float) -> Model:
-        """Receive a task and train for a number of epochs with the learning rate of the last round."""
+        """Receive a task, and train for `epochs` with the learning rate of the last round."""
         with torch.random.fork_rng(devices=[]):
             self._seed(task)
             client = self.client(task)
@@ -259,7 +189,7 @@ class ClientRunner:
             torch.manual_seed(seed)
 
     def _receive(self, client: Client, task: Task) -> dict[str, float]:
-        """The method's `receive`, with the client's memory before it and `client.received` after it."""
+        """Load the client's memory, call the method's `receive`, and set `client.received`."""
         method, memory = self.config.method, self.memories.load(task.client, task.memory_round)
         broadcast = self._complete(task.broadcast, memory.state)
         client.notes = dict(memory.values)
@@ -269,9 +199,9 @@ class ClientRunner:
         return log
 
     def _complete(self, broadcast: Broadcast, memory: State) -> Broadcast:
-        """Add what does not travel: frozen tensors, and normalisation layers that stay on the client (FedBN).
+        """Add tensors that are not sent: frozen ones, and normalisation layers that stay on the client.
 
-        Methods then always see whole models, and need not know which tensors travelled.
+        Methods therefore always see complete models.
         """
         if not self.boundary.private_norm and not self._frozen:
             return broadcast
@@ -319,40 +249,21 @@ class ClientRunner:
         return Outcome(task.client, upload, views=views, remembers=remembers)
 
     def protect(self, upload: Upload, received: State, task: Task, views: int) -> Upload:
-        """What a client sends: its upload under the run's privacy settings, or scaled by a client-side rule.
+        """Apply the run's privacy settings, or a client-side rule, to an upload.
 
         Args:
-            upload: the tensors that it shares.
-            received: the same tensors of the model that it was sent.
-            task: what it was asked for.
-            views: views that it has trained on.
+            upload: the client's upload.
+            received: the same tensors of the model that it received.
+            task: the client's task.
+            views: number of views that it was trained on.
         """
         if self.protector is not None:
             return self.protector.protect(upload, received, task.round, task.broadcast.values, views)
         return self.config.aggregation.on_client(received, upload, self.statistics, task.round)
 
     def _train(self, client: Client) -> Training:
-        """The method's local training; with noise on every image's gradient if the config says so."""
+        """Train with the method; with `privacy.mode=example`, with noise on every image's gradient."""
         config = self.config
         if not config.privacy.by_example:
             return config.method.train(client)
         return example_trainer(config, self.memories.folder, client.id, client.round).train(client)
-
-
-def multiplies_bf16() -> bool:
-    """Whether this processor has instructions for bfloat16. Others only emulate it."""
-    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name; `auto` prefers CUDA, then MPS, then the CPU."""
-    if name != "auto":
-        try:
-            torch.empty(0, device=name)
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from None
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""How many threads each client of a round trains with, and in which order clients begin.
+"""The number of threads of each client of a round, and the order in which clients start.
 
 Clients usually train `engine.wave` at a time with `engine.threads` threads each. A client that would be left
 over at the end of a round, or that all others would wait for, trains with the threads of the workers that
@@ -23,7 +23,7 @@ WINDOW = 8
 
 @dataclass(frozen=True)
 class Slot:
-    """When a client starts, and with how many threads.
+    """The start position and the number of threads of a client.
 
     Attributes:
         threads: threads the client trains with.

@@ -1,4 +1,4 @@
-"""`model.init`: the weights that an encoder starts from, kept with the run so that it stands on its own."""
+"""`model.init`: the initial weights of an encoder, of which the run keeps a copy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FILE = "start.safetensors"  # in the folder of checkpoints
 
 @dataclass(frozen=True)
 class Start:
-    """An encoder's tensors before round 1, and what was changed to make them fit."""
+    """An encoder's tensors before round 1, and notes about changes that were made to fit them."""
 
     state: State
     notes: tuple[str, ...]
 
 
 def with_start_defaults(config: Config) -> Config:
-    """The config with what the weights of `model.init` imply: keys that were not set are taken from them.
+    """The config with the keys that the weights of `model.init` imply, unless they are set.
 
     A run says which encoder it has and how its input is normalised; timm and the hub do, too.
     """
@@ -53,7 +53,7 @@ def with_start_defaults(config: Config) -> Config:
 
 
 def load_start(config: Config, encoder: Encoder, kept: Path | None) -> Start | None:
-    """The tensors to start from; None if these are random.
+    """Load the initial tensors; None if these are random.
 
     Args:
         config: the run's config.
@@ -92,7 +92,7 @@ def _misfit(config: Config, weights: Weights, problem: str) -> str:
 
 
 def _input_notes(config: Config, weights: Weights) -> list[str]:
-    """Where the encoder gets other inputs than it was trained on."""
+    """Notes about inputs that differ from those the encoder was trained on."""
     if not weights.mean:
         return ["the file does not say how its input was normalised; data.mean and data.std are what is used"]
     asked: list[tuple[str, tuple[float, ...], Any]] = [
@@ -100,7 +100,7 @@ def _input_notes(config: Config, weights: Weights) -> list[str]:
         ("data.std", weights.std, config.data.std),
     ]
     return [
-        f"it was trained with {key}={list(expected)}, and gets {used}"
+        f"it was trained with {key}={list(expected)}, but gets {used}"
         for key, expected, used in asked
         if shortest(expected) != used
     ]

@@ -1,4 +1,4 @@
-"""What an engine asks of a client, and what comes back."""
+"""The tasks of clients and their outcomes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Task:
     client: int
     broadcast: Broadcast
     memory_round: int = 0  # the round in which the client's memory was written; 0: it has none
-    spare: bool = False  # its upload is needed only if another one fails to come
+    spare: bool = False  # its upload is only needed if another client fails
     threads: int = 0  # to train with; 0: as many as the process has
-    turn: int = 0  # where several clients train at once, those of lower turns begin before
-    measure: Measure = ""  # in place of training
+    turn: int = 0  # clients with lower turns start first
+    measure: Measure = ""  # instead of training
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a client is asked after it has trained: one exchange of secure aggregation."""
+    """One exchange of secure aggregation with a client that has trained."""
 
     round: int
     client: int

@@ -1,4 +1,4 @@
-"""What tensors are like between server and client: safetensors, floating point numbers at `wire.dtype`.
+"""Messages of tensors between server and clients: safetensors, with floats of type `wire.dtype`.
 
 The loop rounds what it sends and what it gets, whatever the engine: a run with 16 bits on the wire gives
 the same bits where nothing is sent at all.
@@ -17,32 +17,32 @@ from fedssl.errors import RunError
 from fedssl.state import State
 
 MEGABYTE = 1 << 20
-HEADER = 1 << 12  # bytes that a message may be longer than its tensors, and for each of them:
+HEADER = 1 << 12  # bytes of a message beyond its tensors, at most, and for each tensor:
 HEADER_EACH = 512
 
 
 class WireError(Exception):
-    """Bytes that are no tensors, or too many of them; its text says which."""
+    """A message that is too long or does not contain tensors."""
 
 
 def pack(state: Mapping[str, Tensor], dtype: str) -> bytes:
-    """The bytes of a message."""
+    """Serialise tensors."""
     data: bytes = save({name: _narrow(value, dtype).contiguous() for name, value in state.items()})
     return data
 
 
 def unpack(data: bytes, most: int) -> State:
-    """What `pack` was given, rounded; longer data than `most` bytes are not looked at."""
+    """Deserialise what `pack` returned; messages of more than `most` bytes are refused unread."""
     if len(data) > most:
         raise WireError(f"{len(data):,} bytes: at most {most:,} are accepted")
     try:
         return {name: _widen(value) for name, value in load(data).items()}
     except (SafetensorError, ValueError, KeyError) as error:
-        raise WireError(f"{len(data):,} bytes that are no tensors: {error}") from None
+        raise WireError(f"{len(data):,} bytes that are not tensors: {error}") from None
 
 
 def round_to_dtype(state: State, dtype: str) -> State:
-    """The state as it is after it was sent."""
+    """Round a state as sending it does."""
     if dtype == "float32":
         return state
     sent = {name: _widen(_narrow(value, dtype)) for name, value in state.items()}
@@ -54,12 +54,12 @@ def round_to_dtype(state: State, dtype: str) -> State:
 
 
 def num_bytes(state: Mapping[str, Tensor], dtype: str) -> int:
-    """How much of the network the tensors take."""
+    """The number of bytes that sending the tensors takes."""
     return sum(_sent_size(value, dtype) * value.numel() for value in state.values())
 
 
 def max_message_bytes(state: Mapping[str, Tensor], dtype: str) -> int:
-    """Bytes that a message with such tensors has at most."""
+    """The largest number of bytes of a message with such tensors."""
     return num_bytes(state, dtype) + HEADER + HEADER_EACH * len(state)
 
 

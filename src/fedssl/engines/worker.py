@@ -53,7 +53,7 @@ def set_up(folder: Path) -> ClientRunner:
 
 
 def _copy(folder: Path, setup: dict[str, Any]) -> Federation:
-    """The images that the main process put down for its workers."""
+    """Load the images that the main process wrote for its workers."""
     images = ImageSet(
         x=_map(folder / "x.npy"),
         y=_map(folder / "y.npy") if (folder / "y.npy").exists() else None,

@@ -29,12 +29,12 @@ from fedssl.privacy.secure.server import Answer as SecureAnswer
 from fedssl.state import State, Upload
 from fedssl.storage import load_tensors, save_tensors, write_json
 
-Answer = dict[str, Any]  # an outcome whose upload is still a file
+Answer = dict[str, Any]  # an outcome with its upload in a file
 GRACE = 10.0  # seconds that a worker may be later than participation.timeout before it is ended
 
 
 class Workers:
-    """A pool of worker processes, each with a model of its own and the images mapped into memory."""
+    """A pool of worker processes, each with its own model and the images mapped into memory."""
 
     def __init__(self, config: Config, federation: Federation, memories: Path, processes: int) -> None:
         self.config, self.memories = config, memories
@@ -64,7 +64,7 @@ class Workers:
             written.remove()
 
     def ask(self, questions: Sequence[Question]) -> Iterator[SecureAnswer]:
-        """Clients keep their secrets on disk: any worker can answer for any of them."""
+        """Any worker can answer for any client, since clients keep their secrets on disk."""
         for first in range(0, len(questions), len(self.workers)):
             asked = list(zip(self.workers, questions[first : first + len(self.workers)], strict=False))
             for worker, question in asked:
@@ -84,7 +84,7 @@ class Workers:
             idle.begin(*waiting.popleft(), written)
 
     def _idle_for(self, task: Task) -> Worker | None:
-        """A worker that can begin: threads beyond the cores would wait for each other, and slow all down."""
+        """A worker that can start without more threads than cores, if there is one."""
         running = [worker.task.threads for worker in self.workers if worker.task is not None]
         engine = self.config.engine
         if running and sum(running) + task.threads > engine.workers * engine.threads:
@@ -92,7 +92,7 @@ class Workers:
         return next((worker for worker in self.workers if worker.task is None), None)
 
     def _collect(self, done: dict[int, Answer]) -> None:
-        """Wait for an answer, a death, or a worker that is too late."""
+        """Wait until a worker answers, dies or times out."""
         busy = [worker for worker in self.workers if worker.task is not None]
         ready, _, _ = select.select([worker.answers for worker in busy], [], [], 1.0)
         for worker in busy:
@@ -100,7 +100,7 @@ class Workers:
             if worker.answers in ready:
                 position, answer = worker.answer()
             elif limit and worker.seconds() > limit + GRACE:
-                position, answer = worker.give_up(f"too late: no answer after {limit + GRACE:.0f} s")
+                position, answer = worker.give_up(f"timed out: no answer after {limit + GRACE:.0f} s")
             else:
                 continue
             done[position] = answer
@@ -132,7 +132,7 @@ def write_setup(folder: Path, config: Config, federation: Federation, memories: 
 
 
 class Worker:
-    """One worker process as seen from here."""
+    """The main process's side of one worker process."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -172,12 +172,12 @@ class Worker:
         return self._finish(answer)
 
     def ask(self, question: Question) -> None:
-        """Send one question of secure aggregation."""
+        """Send a question of secure aggregation."""
         asked = {"stage": question.stage, "data": question.data.decode()}
         self._send({"round": question.round, "client": question.client, **asked})
 
     def heard(self, question: Question) -> SecureAnswer:
-        """The answer to it."""
+        """Read the answer to the question."""
         line = self.answers.readline()
         if not line:
             code = self.process.wait()
@@ -197,7 +197,7 @@ class Worker:
             self.tasks.write(json.dumps(message) + "\n")
             self.tasks.flush()
         except BrokenPipeError:
-            pass  # the worker is dead: whoever reads its answer finds that out and says so
+            pass  # the worker is dead, which reading its answer reports
 
     def give_up(self, reason: str) -> tuple[int, Answer]:
         self.process.kill()
@@ -220,7 +220,7 @@ class Worker:
 
 
 class _Broadcasts:
-    """Models on their way to workers: a model that is sent to many clients is written once."""
+    """Files of models for workers; a model that is sent to several clients is written once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

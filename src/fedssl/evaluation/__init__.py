@@ -1,4 +1,4 @@
-"""How good an encoder is: features, and what kNN, linear probes and fine-tuning make of them."""
+"""Evaluation of encoders: kNN, linear probes, fine-tuning, detection."""
 
 from fedssl.registry import Registry
 

@@ -1,4 +1,4 @@
-"""What evaluations client by client have in common: whose images, in whose appearance."""
+"""Helpers of evaluations client by client: the clients' images and their domains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts_of(run: LoadedRun) -> list[NDArray[np.int64]]:
 
 
 def of_same_style(train: ImageSet, test: ImageSet, part: NDArray[np.int64]) -> ImageSet:
-    """The test images of the styles that a client's images come from; all where there are no styles."""
+    """The test images of a client's domains; all test images if the data have no domains."""
     if train.domain is None or test.domain is None:
         return test
     own = np.isin(test.domain.numpy(), numbers(train.domain[torch.from_numpy(part)]))
@@ -51,24 +51,24 @@ def of_same_style(train: ImageSet, test: ImageSet, part: NDArray[np.int64]) -> I
 
 
 def style_name(train: ImageSet, part: NDArray[np.int64]) -> str:
-    """The styles of a client's images; empty where there are none."""
+    """The names of a client's domains, joined by `+`; empty if the data have no domains."""
     if train.domain is None:
         return ""
     return "+".join(train.domains[style] for style in numbers(train.domain[torch.from_numpy(part)]))
 
 
-def as_seen_by(client: int, run: LoadedRun, images: ImageSet) -> ImageSet:
-    """Images with the client's own shift."""
+def apply_shift_of(client: int, run: LoadedRun, images: ImageSet) -> ImageSet:
+    """Apply a client's shift to images."""
     return replace(images, x=run.trained.shift.apply(images.x, client, run.federation.clients))
 
 
 def numbers(values: Tensor) -> list[int]:
-    """The numbers that occur, in order."""
+    """The distinct numbers in ascending order."""
     return [int(number) for number in np.unique(values.numpy())]
 
 
 def linear_scores(prober: Prober, encoder: nn.Module) -> Scores:
-    """The linear probe; where there is one class only, it is what every image is taken for."""
+    """Scores of the linear probe; with training images of one class only, that class is always predicted."""
     assert prober.train.y is not None
     assert prober.test.y is not None
     if len(numbers(prober.train.y)) == 1:

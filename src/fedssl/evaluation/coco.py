@@ -1,4 +1,4 @@
-"""COCO's format: a folder of images, and a JSON of images, categories and annotations."""
+"""COCO's format: a folder of images, and a JSON file of images, categories and annotations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedssl.evaluation.scenes import Mask, Pixels, Scene, Scenes, read_pixels, s
 
 
 def read_coco(images: Path, annotations: Path) -> Scenes:
-    """The images of a folder that a file annotates."""
+    """Read the annotated images of a folder."""
     try:
         known = json.loads(annotations.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"no annotations {annotations}: {error.strerror}") from None
     except ValueError as error:
-        raise DataError(f"{annotations} is no JSON: {error}") from None
+        raise DataError(f"{annotations} is not JSON: {error}") from None
     try:
         return coco_scenes(annotations.stem, known, lambda name: read_pixels(images / name))
     except (KeyError, TypeError, IndexError) as error:
@@ -29,7 +29,13 @@ def read_coco(images: Path, annotations: Path) -> Scenes:
 
 
 def coco_scenes(name: str, known: Any, pixels: Callable[[str], Pixels]) -> Scenes:
-    """Scenes of annotations in COCO's format; `pixels` gives the image of a file name."""
+    """Convert annotations in COCO's format to scenes.
+
+    Args:
+        name: of the data set.
+        known: the annotations.
+        pixels: reads the image of a file name.
+    """
     categories = sorted(known["categories"], key=lambda category: category["id"])
     labels = {category["id"]: place for place, category in enumerate(categories, start=1)}
     images, objects = known["images"], dict[int, list[Any]]()
@@ -56,7 +62,7 @@ def coco_scenes(name: str, known: Any, pixels: Callable[[str], Pixels]) -> Scene
 
 
 def decode(segmentation: Any, height: int, width: int) -> Mask:
-    """Polygons, or run lengths as numbers or compressed, to pixels."""
+    """Convert polygons or run lengths (as numbers or compressed) to a mask."""
     mask = mask_tools()
     if isinstance(segmentation, list):
         segmentation = mask.merge(mask.frPyObjects(segmentation, height, width))
@@ -67,12 +73,12 @@ def decode(segmentation: Any, height: int, width: int) -> Mask:
 
 
 def encode(mask: Mask) -> Any:
-    """Pixels to compressed run lengths."""
+    """Convert a mask to compressed run lengths."""
     return mask_tools().encode(np.asfortranarray(mask.astype(np.uint8)))
 
 
 def mask_tools() -> Any:
-    """pycocotools.mask, which is there with the extra `detection`."""
+    """Import pycocotools.mask, which the extra `detection` installs."""
     try:
         return importlib.import_module("pycocotools.mask")
     except ImportError:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 DECAYS = (2 / 3, 8 / 9)  # 60,000 and 80,000 of the 90,000 steps of the 1× schedule
 WARM_UP = 1000  # steps at most
-SURE = 0.5  # a pixel belongs to a mask if the network gives it this probability
+MASK_THRESHOLD = 0.5  # probability from which a pixel belongs to a mask
 
 Tensors = dict[str, Tensor]
 
 
 class Detection(Protocol):
-    """The encoder as backbone of Mask R-CNN with FPN, beside the same from scratch: box and mask AP."""
+    """Box and mask AP of Mask R-CNN with FPN on the encoder, fine-tuned, and of the same from scratch."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         options, data = run.config.detection, run.config.data
@@ -45,7 +45,7 @@ class Detection(Protocol):
         )
         own = run.models.exported(run.server, run.memory_rounds)
         with bar() as progress:
-            # One after the other: all encoders take turns in one module.
+            # One after the other: the encoders share one module.
             found = fine_tune(own.module, labelled, test, tuning, progress)
             scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
         return {
@@ -59,7 +59,7 @@ class Detection(Protocol):
 
 @dataclass(frozen=True)
 class Tuning:
-    """How detectors are trained, and what images look like to their encoder."""
+    """How detectors are trained, and how their images are normalised."""
 
     config: DetectionConfig
     channels: int
@@ -72,9 +72,17 @@ class Tuning:
 def fine_tune(
     encoder: nn.Module, labelled: Scenes, test: Scenes, tuning: Tuning, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Average precision on `test` after a detector around a copy of the encoder was trained on `labelled`."""
+    """Train a detector on a copy of the encoder, and compute its average precision.
+
+    Args:
+        encoder: the backbone.
+        labelled: training scenes.
+        test: test scenes.
+        tuning: how to train.
+        progress: called with the steps that are done.
+    """
     device = tuning.device
-    # The heads' weights, and the regions that are drawn in each step, come from torch's own generators.
+    # The heads' weights and the sampled regions come from torch's global generators.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive(tuning.seed, "detection"))
         detector = build_detector(
@@ -89,7 +97,7 @@ def fine_tune(
 
 
 def train(detector: nn.Module, scenes: Scenes, tuning: Tuning, progress: Progress | None = None) -> None:
-    """All of it, the encoder included, for `detection.steps` steps."""
+    """Train the whole detector, with the encoder, for `detection.steps` steps."""
     config, seed, device = tuning.config, tuning.seed, tuning.device
     optimizer = _optimizer(detector, config)
     detector.train()
@@ -122,14 +130,14 @@ def _optimizer(detector: nn.Module, config: DetectionConfig) -> torch.optim.Opti
 
 
 def learning_rate(config: DetectionConfig, step: int) -> float:
-    """Of a step, counted from 0: a linear warm-up, then two decays to a tenth."""
+    """The learning rate of a step, counted from 0: a linear warm-up, then two decays by 10."""
     warm_up = min(WARM_UP, config.steps // 10)
     decayed = sum(step >= share * config.steps for share in DECAYS)
     return config.lr * min(1.0, (step + 1) / (warm_up + 1)) * 0.1**decayed
 
 
 def batches(count: int, config: DetectionConfig, seed: int) -> Iterator[list[int]]:
-    """As many batches as there are steps, from one shuffle of all scenes after the other."""
+    """Positions of `detection.steps` batches; the scenes are reshuffled whenever they are used up."""
     order: list[int] = []
     shuffles = torch_rng(seed, "detection", "order")
     for _ in range(config.steps):
@@ -140,7 +148,7 @@ def batches(count: int, config: DetectionConfig, seed: int) -> Iterator[list[int
 
 
 def flipped(scene: Scene, chance: float, rng: torch.Generator) -> Scene:
-    """The scene, or with that chance its mirror image."""
+    """Flip a scene horizontally with this probability."""
     if float(torch.rand((), generator=rng)) >= chance:
         return scene
     boxes = scene.boxes.clone()
@@ -150,12 +158,12 @@ def flipped(scene: Scene, chance: float, rng: torch.Generator) -> Scene:
 
 
 def to_input(scene: Scene, channels: int, device: torch.device) -> Tensor:
-    """Pixels in [0, 1], [C, H, W], in the channels that the encoder was trained on."""
+    """Convert a scene to pixels in [0, 1] [C, H, W], with the encoder's number of channels."""
     return to_channels(scene.image[None], channels)[0].permute(2, 0, 1).to(device).float() / 255
 
 
 def to_target(scene: Scene, device: torch.device) -> Tensors:
-    """What torchvision's detectors train on: all objects but crowds."""
+    """Convert a scene to a target of torchvision's detectors, without crowds."""
     wanted = ~scene.crowd
     target = {"boxes": scene.boxes[wanted], "labels": scene.labels[wanted]}
     if scene.masks is not None:
@@ -170,19 +178,19 @@ def to_target(scene: Scene, device: torch.device) -> Tensors:
 def predictions(
     detector: nn.Module, scenes: Scenes, tuning: Tuning, progress: Progress | None = None
 ) -> Iterator[Tensors]:
-    """What the detector finds in each scene: boxes, labels, scores, and masks where it has learnt them."""
+    """Predict boxes, labels and scores of each scene, and masks if the detector has them."""
     detector.eval()
     for place in range(len(scenes)):
         (found,) = detector([to_input(scenes[place], tuning.channels, tuning.device)])
         if "masks" in found:
-            found["masks"] = found["masks"][:, 0] >= SURE
+            found["masks"] = found["masks"][:, 0] >= MASK_THRESHOLD
         yield {name: value.cpu() for name, value in found.items()}
         if progress is not None:
             progress(place + 1, len(scenes), "testing")
 
 
 def average_precision(predicted: Iterable[Tensors], scenes: Scenes) -> dict[str, Any]:
-    """COCO's AP of boxes and, where there are any, of masks: over IoU 0.5 … 0.95, at 0.5, at 0.75."""
+    """Compute COCO's AP of boxes and, if there are any, masks: over IoU 0.5 … 0.95, at 0.5, and at 0.75."""
     kinds = {"box": "bbox", "mask": "segm"} if scenes.has_masks else {"box": "bbox"}
     metric = _metric(tuple(kinds.values()))
     for place, found in enumerate(predicted):
@@ -193,7 +201,7 @@ def average_precision(predicted: Iterable[Tensors], scenes: Scenes) -> dict[str,
         metric.update([found], [truth])
     numbers = metric.compute()
     if float(numbers[_key(kinds, "box", "map")]) < 0:
-        raise DataError(f"{scenes.name}: no objects in its {len(scenes)} test images, nothing to score")
+        raise DataError(f"{scenes.name}: the {len(scenes)} test images contain no objects to score")
     result: dict[str, Any] = {
         kind: {
             short: float(numbers[_key(kinds, kind, name)])
@@ -216,7 +224,7 @@ def _per_class(numbers: Tensors, kinds: dict[str, str], classes: Sequence[str]) 
 
 
 def _key(kinds: dict[str, str], kind: str, name: str) -> str:
-    """torchmetrics prefixes its numbers if it counts boxes and masks at once."""
+    """The key of a number in torchmetrics' result, which has prefixes for several kinds."""
     return f"{kinds[kind]}_{name}" if len(kinds) > 1 else name
 
 

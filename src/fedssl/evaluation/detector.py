@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from fedssl.evaluation.options import DetectionConfig
     from fedssl.evaluation.scenes import Scenes
 
-MOST_LEVELS = 4  # of the encoder: the coarsest, as in the papers
-FINEST = 2  # stride; a pyramid at every pixel costs more than it finds
-ANCHOR = 8  # side of an anchor in steps of its level: 32 pixels at stride 4, as in the papers
+MAX_LEVELS = 4  # the coarsest feature maps, as in the papers
+MIN_STRIDE = 2  # a pyramid level at full resolution costs more than it finds
+ANCHOR = 8  # side of an anchor in multiples of the stride: 32 pixels at stride 4, as in the papers
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Maps(nn.Module):
                 encoder.get_submodule(stage).register_forward_hook(self._see)
         elif not hasattr(encoder, "forward_intermediates"):
             raise ConfigError(
-                f"detection needs feature maps at several scales, and a {type(encoder).__name__} does not "
-                "give any: use resnet8, resnet18, resnet50, or timm:NAME with forward_intermediates"
+                f"detection needs feature maps at several scales, which {type(encoder).__name__} does not "
+                "provide: use resnet8, resnet18, resnet50, or timm:NAME with forward_intermediates"
             )
 
     def _see(self, module: nn.Module, inputs: object, output: Tensor) -> None:
@@ -65,15 +65,15 @@ class Maps(nn.Module):
 
     @torch.no_grad()
     def levels(self, channels: int) -> list[Level]:
-        """The maps that a pyramid is built from: one of each stride, at most four."""
+        """The feature maps for a pyramid: one of each stride, at most four."""
         side = 128
         training = self.training
         try:
             maps = self.eval()(torch.zeros(1, channels, side, side, device=_device(self)))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise ConfigError(
-                f"detection needs an encoder for images of any size, and this {type(self.encoder).__name__} "
-                f"takes one size only ({str(error).splitlines()[0]})"
+                f"detection needs an encoder for images of any size, but this {type(self.encoder).__name__} "
+                f"accepts one size only ({str(error).splitlines()[0]})"
             ) from None
         finally:
             self.train(training)
@@ -81,17 +81,17 @@ class Maps(nn.Module):
             side // each.shape[-1]: Level(place, side // each.shape[-1], each.shape[1])
             for place, each in enumerate(maps)
         }
-        levels = [level for stride, level in sorted(by_stride.items()) if stride >= FINEST][-MOST_LEVELS:]
+        levels = [level for stride, level in sorted(by_stride.items()) if stride >= MIN_STRIDE][-MAX_LEVELS:]
         if len(levels) < 2:
             raise ConfigError(
-                f"detection needs feature maps at several scales, and a {type(self.encoder).__name__} has "
-                "them at one: a vision transformer cannot be the backbone; use a convolutional encoder"
+                f"detection needs feature maps at several scales, but {type(self.encoder).__name__} has "
+                "one scale: use a convolutional encoder"
             )
         return levels
 
 
 class Pyramid(nn.Module):
-    """An encoder's maps, brought to one width from coarse to fine, and one coarser map more."""
+    """A feature pyramid network on an encoder's maps, with one additional coarser map."""
 
     def __init__(self, maps: Maps, levels: list[Level], width: int) -> None:
         from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
@@ -112,9 +112,17 @@ class Pyramid(nn.Module):
 def build_detector(
     encoder: nn.Module, scenes: Scenes, config: DetectionConfig, channels: int, mean: Levels, std: Levels
 ) -> nn.Module:
-    """Mask R-CNN on a copy of the encoder (Faster R-CNN where a set has no masks), fresh but for it.
+    """Build Mask R-CNN on a copy of the encoder (Faster R-CNN for data without masks).
 
-    All else is drawn from torch's global generator. Pixels are normalised as in pre-training.
+    The other weights are drawn from torch's global generator. Pixels are normalised as in pre-training.
+
+    Args:
+        encoder: the backbone.
+        scenes: the training scenes, for the classes and the image size.
+        config: the options of detection.
+        channels: of the encoder's images.
+        mean: of their normalisation.
+        std: of their normalisation.
     """
     from torchvision.models.detection import FasterRCNN, MaskRCNN
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
@@ -148,7 +156,7 @@ def build_detector(
 
 
 def _anchors(strides: list[int]) -> nn.Module:
-    """Three shapes at every place of every level, the one that the pyramid adds included."""
+    """Three aspect ratios at every position of every level, with the additional one."""
     from torchvision.models.detection.anchor_utils import AnchorGenerator
 
     sides = [ANCHOR * stride for stride in (*strides, 2 * strides[-1])]

@@ -1,9 +1,8 @@
-"""How far local models drift from their mean, from their start and from each other (Dec-SSL, §B.3).
+"""Distances of local models from their mean, from their start and from each other (Dec-SSL, §B.3).
 
 d_w is the sum over layers of the L2 norm of the difference of their weights; a layer is a parameter of the
-backbone. The paper's number is d_w between the *mean of the local models* and a local one: `from_mean`.
-metrics.jsonl logs another one in every round, d_w between the model that a client received and the one it
-uploads: `from_received`.
+backbone. The paper reports d_w between the *mean of the local models* and a local one: `from_mean`.
+metrics.jsonl logs d_w between the model that a client received and the one it uploads: `from_received`.
 """
 
 from __future__ import annotations
@@ -42,12 +41,20 @@ class Drift(Protocol):
 
 @dataclass(frozen=True)
 class LocalModels:
-    """The local models of a run's last round, and the models they started from and went into."""
+    """The local models of a run's last round, and the models that they were aggregated into.
+
+    Attributes:
+        finished: the run.
+        round: number of its last round.
+        rows: the clients of the round, as in metrics.jsonl.
+        local: the local model of each client.
+        merged: the aggregate that each client took part in.
+    """
 
     finished: LoadedRun
     round: int
-    rows: list[dict[str, Any]]  # the clients of the round, as metrics.jsonl has them
-    local: dict[int, State]  # by client
+    rows: list[dict[str, Any]]
+    local: dict[int, State]
     merged: dict[int, State]
 
     @property
@@ -56,7 +63,7 @@ class LocalModels:
         return self.finished.models.runner.backbone
 
     def means(self) -> dict[int, State]:
-        """For each client, the mean of the local models by images; in clusters, of its members."""
+        """For each client, the mean of the local models (of its cluster), weighted by images."""
         found: dict[int, State] = {}
         for cluster in {row.get("cluster", 0) for row in self.rows}:
             members = [row for row in self.rows if row.get("cluster", 0) == cluster]
@@ -78,14 +85,14 @@ def drift(run: str | Path) -> dict[str, Any]:
 
     Returns:
         `round`, and rows with `d_w` under four names. `from_mean`: every client's model from the mean of all
-        (the paper's definition). `from_received`: from the model it started the round from. `from_global`:
-        from the model that the server made of the round. `between`: every pair of clients.
+        (the paper's definition). `from_received`: from the model it started the round with. `from_global`:
+        from the model after aggregation. `between`: every pair of clients.
     """
     return distances(local_models(run))
 
 
 def distances(found: LocalModels) -> dict[str, Any]:
-    """As `drift` returns them."""
+    """Compute the distances that `drift` returns."""
     means = found.means()
     return {
         "round": found.round,
@@ -107,15 +114,15 @@ def _row(who: dict[str, Any], a: State, b: State, layers: list[str]) -> dict[str
 
 
 def local_models(run: str | Path) -> LocalModels:
-    """The models that clients uploaded in the last round of a run in a folder."""
+    """Load the models that clients uploaded in the last round of a run."""
     with with_threads(0):
         return last_round(load_run(RunDir.open(run), {}))
 
 
 def last_round(finished: LoadedRun) -> LocalModels:
-    """The models that clients uploaded in the last round.
+    """Load the models that clients uploaded in the last round.
 
-    A method whose clients remember their own model has them on disk. Else the round is run again, from the
+    They are on disk if the method's clients keep their models. Otherwise the round is repeated from the
     checkpoint before it, which gives the same bits.
     """
     if not finished.models.runner.backbone:
@@ -137,7 +144,7 @@ def _model_of(server: ServerState, number: int) -> State:
 
 
 def _remembered(finished: LoadedRun, line: dict[str, Any]) -> dict[int, State]:
-    """Local models from the clients' memories; nothing if these do not hold them."""
+    """Local models from the clients' memories; empty if these do not contain them."""
     runner, found = finished.models.runner, {}
     if not set(runner.backbone) <= set(runner.boundary.stays):
         return {}
@@ -151,16 +158,16 @@ def _run_again(
 ) -> dict[int, State]:
     runner, config = finished.models.runner, finished.trained
     if not config.engine.sees_clients:
-        raise RunError(f"the local models of round {number} cannot be made anew: the images are at the sites")
+        raise RunError(f"cannot repeat round {number} for its local models: the images are at the sites")
     if number > 1 and number - 1 not in checkpoints.rounds():
         raise RunError(
-            f"local models of round {number} are made anew from the checkpoint of round {number - 1}, and "
-            f"only {checkpoints.rounds()} are there: train with checkpoint.every=1 checkpoint.keep=2"
+            f"repeating round {number} for its local models needs the checkpoint of round {number - 1}, but "
+            f"only {checkpoints.rounds()} exist: train with checkpoint.every=1 checkpoint.keep=2"
         )
     if runner.boundary.stays:
         raise RunError(
-            f"the local models of round {number} cannot be made anew: clients remembered "
-            f"{runner.boundary.stays[0]} and more, and the memories of the round before are not kept"
+            f"cannot repeat round {number} for its local models: clients keep private tensors "
+            f"({runner.boundary.stays[0]}, …), and those of the round before are not stored"
         )
     before = checkpoints.load(number - 1).server if number > 1 else finished.models.runner.first_server()
     federation = runner.federation
@@ -170,6 +177,6 @@ def _run_again(
         broadcast = config.method.broadcast(before.seen_by(client), client, number)
         outcome = runner.run(Task(number, client, broadcast, threads=plan[client].threads))
         if outcome.upload is None:
-            raise RunError(f"client {client} failed when round {number} was run again: {outcome.failure}")
+            raise RunError(f"client {client} failed when round {number} was repeated: {outcome.failure}")
         found[client] = outcome.upload.state
     return found

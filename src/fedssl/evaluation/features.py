@@ -1,4 +1,4 @@
-"""Features of images from a frozen encoder, and what is asked of them before anything is fitted."""
+"""Features of images from a frozen encoder, and checks of them before anything is fitted."""
 
 from __future__ import annotations
 
@@ -28,15 +28,27 @@ def extract(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Features [N, D] of images without augmentation, float32 on the CPU; the encoder is left as it was."""
+    """Extract features without augmentation; the encoder's training mode is restored.
+
+    Args:
+        encoder: the encoder.
+        images: its images.
+        mean: of their normalisation.
+        std: of their normalisation.
+        device: where the encoder is.
+        progress: called with the images that are done.
+
+    Returns:
+        Features [N, D], float32 on the CPU.
+    """
     if not len(images):
-        raise DataError(f"no images to take features of in {images.name or 'this set'}")
+        raise DataError(f"no images to extract features from in {images.name or 'this set'}")
     training = {module: module.training for module in encoder.modules()}
     encoder.eval()
     features: Tensor | None = None
     try:
         with torch.inference_mode():
-            # Not for the caller to choose: processors round differently in batches of different sizes.
+            # The batch size is fixed, since it changes the rounding.
             for start in range(0, len(images), BATCH):
                 batch = images.x[start : start + BATCH].to(device)
                 output = encoder(plain(batch, mean, std))
@@ -49,11 +61,11 @@ def extract(
         for module, mode in training.items():
             module.training = mode
     assert features is not None
-    return features.clone()  # an inference tensor could not take part in autograd later
+    return features.clone()  # inference tensors cannot be used with autograd
 
 
 class BeforePooling(nn.Module):
-    """An encoder's last feature map, flattened: 8,192 numbers in the code of L-DAWA's authors."""
+    """An encoder's last feature map, flattened, as in the code of L-DAWA's authors (8,192 numbers)."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -69,7 +81,7 @@ class BeforePooling(nn.Module):
 
 
 def feature_std(features: Tensor) -> float:
-    """How far features spread: about 1 where they fill the sphere, 0 where they have collapsed.
+    """The spread of features: about 1 if they fill the sphere, 0 if they have collapsed.
 
     The standard deviation of each dimension of l2-normalised features, averaged over dimensions and
     times √D (Chen and He, Exploring simple Siamese representation learning, 2021, section 4.1).
@@ -79,21 +91,21 @@ def feature_std(features: Tensor) -> float:
 
 
 def check_features(features: Tensor) -> None:
-    """Features are rows of finite numbers, at least one; a DataError says how many are not."""
+    """Raise a DataError unless features are at least one row of finite numbers."""
     if features.ndim != 2 or not features.numel():
-        raise DataError(f"features of shape {list(features.shape)}: rows of numbers [N, D] are needed")
-    # A sum in double precision is finite where all numbers are, and several times as quick to look at.
+        raise DataError(f"features must have shape [N, D], not {list(features.shape)}")
+    # A sum in double precision is finite if all numbers are, and several times faster to check.
     if not bool(features.sum(dtype=torch.float64).isfinite()):
         finite = features.isfinite()
         values, rows = int((~finite).sum()), int((~finite).any(dim=1).sum())
         raise DataError(
             f"{values} of {features.numel()} feature values are NaN or infinite, in {rows} of {len(features)}"
-            " images: the encoder has diverged; train it with a smaller train.lr, or set train.clip"
+            " images: the encoder has diverged; train with a smaller train.lr, or set train.clip"
         )
 
 
 def check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:
-    """Features as above, with one label in 0 … classes − 1 for each row."""
+    """Raise a DataError unless each row of valid features has a label in 0 … classes − 1."""
     check_features(features)
     if labels.shape != (len(features),):
         raise DataError(f"{len(features)} rows of features, but labels of shape {list(labels.shape)}")

@@ -1,4 +1,4 @@
-"""The kNN monitor: classes by the votes of the nearest training images."""
+"""The kNN monitor: classification by weighted votes of the nearest training images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from fedssl.errors import ConfigError
 from fedssl.evaluation.features import check_features, check_labelled
 
-SIMILARITIES = 1 << 25  # held at a time, in float32: 128 MB
+SIMILARITIES = 1 << 25  # computed at a time; 128 MB in float32
 
 
 @torch.no_grad()
@@ -23,11 +23,19 @@ def predict(
     temperature: float = 0.1,
     chunk: int | None = None,
 ) -> Tensor:
-    """The class of each test feature, by weighted kNN (Wu et al. 2018, section 3.4).
+    """Predict the class of each test feature by weighted kNN (Wu et al. 2018, section 3.4).
 
-    The k training features with the greatest cosine vote for their class with weight exp(cos/T).
-    Of equally near neighbours the earlier ones count, of equal votes the lower class wins. `chunk`
-    test features are compared at a time; by default as many as keep the memory bounded.
+    The k training features with the largest cosine similarity vote for their class with weight exp(cos/T).
+    Ties between neighbours are resolved by their order, ties between votes by the lower class.
+
+    Args:
+        train_x: training features [N, D].
+        train_y: their labels [N].
+        test_x: test features [M, D].
+        classes: the number of classes.
+        k: the number of neighbours.
+        temperature: T.
+        chunk: test features to compare at a time; None: as many as the memory limit allows.
     """
     if k < 1 or temperature <= 0:
         raise ConfigError(f"k={k}, temperature={temperature}: kNN needs k ≥ 1 and a temperature above 0")
@@ -40,17 +48,17 @@ def predict(
     for part in torch.split(test_x, chunk):
         test = F.normalize(part.to(train.device, torch.float32), dim=1)
         cosine, index = _nearest(test @ train.T, k)
-        # Relative to the nearest: the same votes, and no temperature is too low for exp.
+        # Relative to the nearest neighbour, so that exp does not overflow at low temperatures.
         weight = ((cosine - cosine[:, :1]).double() / temperature).exp()
         predicted.append(torch.einsum("nk,nkc->nc", weight, votes_for[index]).argmax(dim=1).cpu())
     return torch.cat(predicted)
 
 
 def _nearest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k greatest values of each row, largest first, and where; of equal ones the earlier."""
+    """The k largest values of each row in descending order, with their positions; ties by position."""
     value, index = similarity.topk(min(k + 1, similarity.shape[1]), dim=1)
     if k < value.shape[1]:
-        # topk chooses freely among equals: only where they straddle the k-th place does it matter.
+        # topk breaks ties arbitrarily, which matters only if they straddle the k-th place.
         tied = (value[:, k - 1] == value[:, k]).nonzero().squeeze(1)
         if len(tied):
             ordered, where = similarity[tied].sort(dim=1, descending=True, stable=True)

@@ -1,6 +1,6 @@
 """The linear probe: multinomial logistic regression on frozen features.
 
-`fit` finds the one minimum of a convex function, so it has no learning rate, no epochs and no seed.
+`fit` solves a convex problem to convergence, so it has no learning rate, epochs or seed.
 `fit_epochs` follows the papers: a fixed number of epochs of Adam or SGD.
 """
 
@@ -23,10 +23,10 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A linear classifier of features as the encoder gives them."""
+    """A linear classifier of unscaled features."""
 
     weight: Tensor  # [classes, D], float64 on the CPU
-    bias: Tensor  # [classes]; −∞ for a class that the training set did not have
+    bias: Tensor  # [classes]; −∞ for a class without training images
     converged: bool = True
 
     def logits(self, x: Tensor) -> Tensor:
@@ -41,14 +41,20 @@ class LinearProbe:
 
 @torch.no_grad()
 def fit(x: Tensor, y: Tensor, classes: int, *, l2: float = 1e-3) -> LinearProbe:
-    """Logistic regression to convergence: the minimum of mean cross-entropy + l2/2 · ‖weights‖².
+    """Fit a logistic regression to convergence: minimise mean cross-entropy + l2/2 · ‖weights‖².
 
-    Features are standardised by their mean and deviation on this training set; the penalty is on the
-    weights of standardised features, and not on the biases. Computed on the CPU in the precision of
-    the features, until no entry of the gradient exceeds 1e-6 (float64: 1e-9).
+    Features are standardised by their mean and deviation on the training set; the penalty applies to the
+    weights of standardised features, not to the biases. Computed on the CPU in the precision of the
+    features, until no entry of the gradient exceeds 1e-6 (float64: 1e-9).
+
+    Args:
+        x: training features [N, D].
+        y: their labels [N].
+        classes: the number of classes.
+        l2: the penalty.
     """
     if l2 <= 0:
-        raise ConfigError(f"l2={l2}: the penalty must be positive, or separable features have no minimum")
+        raise ConfigError(f"l2={l2}: the penalty must be positive (separable features have no minimum)")
     present, target = present_classes(x, y, classes)
     x = x.detach().cpu()
     standard, products, mean, scale = _standardise(x if x.dtype == torch.float64 else x.float())
@@ -75,7 +81,7 @@ def fit_epochs(
     rng: torch.Generator,
     milestones: Sequence[int] = (),
 ) -> LinearProbe:
-    """The papers' linear layer on features as they are; what the last epoch leaves is the result.
+    """Train the papers' linear layer on unscaled features for a fixed number of epochs.
 
     FedEMA: 200 epochs, batch 512, Adam 3e-3. L-DAWA: 100 epochs, batch 128, SGD (momentum 0.9) 0.01,
     with `milestones=(60, 80)`, the epochs at which the learning rate falls to a tenth.
@@ -102,18 +108,18 @@ def fit_epochs(
             method.step()
     solution = layer.cpu().double()
     if not bool(solution.isfinite().all()):
-        raise RunError(f"the linear probe diverged with lr={lr}: take a smaller one")
+        raise RunError(f"the linear probe diverged with lr={lr}: set a smaller learning rate")
     return of_all_classes(solution[:, :-1], solution[:, -1], present, classes)
 
 
 def present_classes(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """The classes that the training set has, and for each row the place of its class among them."""
+    """The classes that occur in the training set, and the position of each row's class among them."""
     check_labelled(x, y, classes)
     present, target = torch.unique(y.cpu(), return_inverse=True)
     if len(present) < 2:
         raise DataError(
-            f"all {len(y)} training images of the probe are of class {int(present[0])}:"
-            " it needs at least two classes; give it more labelled images"
+            f"all {len(y)} training images of the probe are of class {int(present[0])}: "
+            "a probe needs at least two classes; use more labelled images"
         )
     return present, target
 
@@ -121,7 +127,7 @@ def present_classes(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]
 def of_all_classes(
     weight: Tensor, bias: Tensor, present: Tensor, classes: int, converged: bool = True
 ) -> LinearProbe:
-    """The probe of all classes, from the weights of those that the training set has."""
+    """Extend a probe of the classes that occur in the training set to all classes."""
     probe = LinearProbe(
         torch.zeros(classes, weight.shape[1], dtype=torch.float64),
         torch.full((classes,), -torch.inf, dtype=torch.float64),
@@ -132,10 +138,10 @@ def of_all_classes(
 
 
 def _standardise(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Standardised features, then a column of ones; their products; mean and 1/deviation of each feature.
+    """Standardised features with a column of ones, their products, and each feature's mean and 1/deviation.
 
-    A constant feature becomes 0, and so does its 1/deviation. Columns of zeros make the width a multiple
-    of 16: products with rows that are not aligned to cache lines take longer.
+    A constant feature becomes 0, and so does its 1/deviation. Columns of zeros pad the width to a multiple
+    of 16, since products of rows that are aligned to cache lines are faster.
     """
     rows, dimensions = x.shape
     mean = x.mean(dim=0)
@@ -145,7 +151,7 @@ def _standardise(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     torch.sub(x, mean, out=features)
     products = standard.T @ standard
     deviation = (products.diagonal()[:dimensions] / rows).sqrt()
-    # Below this the deviation is the rounding of float32, not information.
+    # Below this, the deviation is rounding of float32.
     scale = torch.where(deviation > 1e-6 * mean.abs(), 1 / deviation, 0.0)
     features.mul_(scale)
     whole = F.pad(scale, (0, standard.shape[1] - dimensions), value=1.0)

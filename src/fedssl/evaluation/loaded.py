@@ -30,7 +30,7 @@ class LoadedRun:
     Attributes:
         directory: the run's folder.
         config: the run's config with the overrides of this evaluation.
-        live: the run as it was trained.
+        live: the run in its trained state.
         models: the encoders of the run.
         overrides: config keys of this evaluation.
     """
@@ -86,7 +86,7 @@ def load_run(directory: RunDir, overrides: Mapping[str, Any]) -> LoadedRun:
 
     Args:
         directory: the run's folder.
-        overrides: config keys that apply to what follows, not to training.
+        overrides: config keys for the evaluation.
 
     Raises:
         RunError: the run has no checkpoint yet.

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from fedssl.data.images import ImageSet
-from fedssl.evaluation.clients import as_seen_by, labelled, linear_scores, of_same_style, parts_of
+from fedssl.evaluation.clients import apply_shift_of, labelled, linear_scores, of_same_style, parts_of
 from fedssl.evaluation.linear import LinearProbe
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.models import digest
@@ -21,23 +21,22 @@ from fedssl.models.tuned import Tuned
 
 
 class Local(Protocol):
-    """Each client's model, a linear probe, tested on test images with the client's own class mix.
+    """A linear probe of each client's model, tested on test images with the client's class proportions.
 
-    A client's model is its own or its cluster's where the method has such, else the global one. Its test
-    images come from the test split (of its own styles, where there are styles): the largest seeded draw with
-    the class proportions of its training images, in the client's own shift. The number is the mean over
-    clients.
+    A client's model is its personal or its cluster's one if the method has these, else the global one. Its
+    test images are the largest random sample of the test split (of its domains, if there are any) with the
+    class proportions of its training images, with the client's shift. The result is the mean over clients.
     """
 
     train: Literal["all", "own"] = Field(
         "all",
-        description="training images of the probe: those of all clients, each in its client's shift, or the "
-        "client's own",
+        description="training images of the probe: those of all clients, each with its client's shift, or "
+        "the client's own",
     )
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         train, test = labelled(run)
-        seen = as_clients_see(run, train)
+        seen = apply_shifts(run, train)
         shared = SharedProbes(run.prober(seen, test))
         scores, untrained, rows = [], [], []
         for client, part in enumerate(parts_of(run)):
@@ -57,36 +56,36 @@ class Local(Protocol):
             rows.append({"client": client, "images": len(images), **numbers})
         model = f"{run.models.kind_of_client}, mean of {len(rows)} clients"
         found = entry("local", model, shared.prober, mean_scores(scores), mean_scores(untrained))
-        whose = "all clients' train" if self.train == "all" else "each client's own train"
-        return {**found, "images": f"{train.name}: {whose}, its class mix of test", "clients": rows}
+        source = "all clients' train" if self.train == "all" else "each client's own train"
+        return {**found, "images": f"{train.name}: {source}, its class mix of test", "clients": rows}
 
 
 def local_test(run: LoadedRun, own: ImageSet, test: ImageSet, client: int) -> ImageSet:
     """The test images of a client whose training images are `own`."""
     assert own.y is not None
     assert test.y is not None
-    return as_seen_by(client, run, test.subset(same_class_mix(test.y, own.y, run.config.seed, client)))
+    return apply_shift_of(client, run, test.subset(same_class_mix(test.y, own.y, run.config.seed, client)))
 
 
-def as_clients_see(run: LoadedRun, train: ImageSet) -> ImageSet:
-    """The training images, those of every client in its own shift."""
+def apply_shifts(run: LoadedRun, train: ImageSet) -> ImageSet:
+    """Apply to the training images the shift of their clients."""
     if run.trained.shift.name == "none":
         return train
     x = train.x.clone()
     for client, part in enumerate(parts_of(run)):
-        x[part] = as_seen_by(client, run, train.subset(part)).x
+        x[part] = apply_shift_of(client, run, train.subset(part)).x
     return replace(train, x=x)
 
 
 class SharedProbes:
-    """One linear probe for each encoder: clients with the same encoder have the same probe."""
+    """Fits one linear probe per distinct encoder."""
 
     def __init__(self, prober: Prober) -> None:
         self.prober = prober
         self.known: dict[str, LinearProbe] = {}
 
     def score(self, encoder: nn.Module, test: ImageSet) -> Scores:
-        """The scores of an encoder with its probe on these test images."""
+        """Scores of an encoder's probe on these test images."""
         prober = replace(self.prober, test=test)
         if isinstance(encoder, Tuned):  # fits its tuned part and its probe together
             return linear_scores(prober, encoder)

@@ -1,4 +1,4 @@
-"""The encoders of a run: the global one, or the clients' own."""
+"""The encoders of a run: the global one, or personal ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OwnedEncoder:
 
     Attributes:
         module: the encoder, a copy that nothing else changes.
-        owner: `global`, `client 3`, `node 3`, or what sites have in common.
+        owner: `global`, `client 3`, `node 3`, or what the sites share.
         classifier: the classifier that was trained on this encoder, if the objective trains one.
     """
 
@@ -45,13 +45,13 @@ class Models:
         """Read encoders out of a runner.
 
         Args:
-            runner: holds the model, and the clients' images where they are on this machine.
-            recalibration: measures fresh statistics of the encoders; None: they stay as they are.
+            runner: has the model, and the clients' images if they are on this machine.
+            recalibration: recomputes the encoders' batch statistics; None: they are not changed.
         """
         self.runner, self.recalibration = runner, recalibration
         self.method = runner.config.method
         self.engine = runner.config.engine
-        # Clients that keep their normalisation layers have no model in common, whatever the method.
+        # Clients that keep their normalisation layers have no common model, whatever the method.
         self.one_for_all = self.method.evaluates == "global" and not self.method.private_norm
 
     def encoders(
@@ -66,7 +66,7 @@ class Models:
         """
         if not self.engine.sees_clients:
             for state in server.states:
-                yield self._global(state, self.whose(len(server.states)))
+                yield self._global(state, self.describe_owner(len(server.states)))
             return
         if self.one_for_all and self.engine.has_server:
             yield self._global(server.model, "global")
@@ -123,7 +123,7 @@ class Models:
             server: the state of the server.
             memory_rounds: for every client, the round that wrote its memory.
             client: id of the client.
-            local_epochs: epochs that the client first trains; 0: the model that its next round starts from.
+            local_epochs: epochs of local training; 0: the model that its next round starts from.
 
         Returns:
             The runner's model, which holds one client at a time.
@@ -138,10 +138,10 @@ class Models:
         return self._global({}, "untrained").module
 
     def exported(self, server: ServerState, memory_rounds: Mapping[int, int]) -> OwnedEncoder:
-        """The encoder of the run's result: the global one, or the first client's if there is none."""
+        """The encoder of the run's result: the global one, or else the first client's."""
         return next(self.encoders(server, memory_rounds, 1))
 
-    def whose(self, probed: int) -> str:
+    def describe_owner(self, probed: int) -> str:
         """Describe the owner of a number that is averaged over `probed` encoders."""
         if not self.engine.sees_clients and not self.one_for_all:
             return f"what sites have in common, mean of {probed} models"
@@ -159,7 +159,7 @@ class Models:
         memory_rounds: Mapping[int, int],
         limit: int,
     ) -> list[dict[str, Any]]:
-        """Entries of result.json: each protocol on the trained encoders and on the untrained one."""
+        """Run protocols on the trained encoders and on the untrained one; returns entries of result.json."""
 
         def scores(encoder: OwnedEncoder) -> dict[str, Scores]:
             return prober.run_all(encoder.module, protocols, encoder.classifier)
@@ -169,7 +169,7 @@ class Models:
         return [
             entry(
                 protocol,
-                self.whose(len(trained)),
+                self.describe_owner(len(trained)),
                 prober,
                 mean_scores([found[protocol] for found in trained]),
                 untrained[protocol],
@@ -184,7 +184,7 @@ class Models:
         memory_rounds: Mapping[int, int],
         limit: int,
     ) -> list[T]:
-        """Measure every encoder of `encoders`; equal encoders are measured once."""
+        """Apply `measure` to every encoder of `encoders`; equal encoders are measured once."""
         return self._measure(lambda encoder: measure(encoder.module), server, memory_rounds, limit)
 
     def _measure(
@@ -206,11 +206,11 @@ class Models:
 
     @property
     def classifies(self) -> bool:
-        """Whether the objective trains a classifier of its own."""
+        """Whether the objective trains a classifier."""
         return self.runner.model.has("classifier")
 
     def _global(self, state: State, owner: str) -> OwnedEncoder:
-        """The encoder of a state; tensors that are not in it have their initial values."""
+        """The encoder of a state; missing tensors have their initial values."""
         fresh: State = {}
         if self.recalibration is not None and self.one_for_all and state:
             fresh = self.recalibration.of(state)
@@ -223,7 +223,7 @@ class Models:
         return OwnedEncoder(copy.deepcopy(encoder), owner, copy.deepcopy(classifier))
 
     def _classifier_on(self, encoder: nn.Module) -> nn.Module | None:
-        """The classifier that was trained on this module of the runner's model (a client may have two)."""
+        """The classifier of this encoder in the runner's model (a client may have two models)."""
         for module in self.runner.model.modules():
             if isinstance(module, Model) and module.has("classifier") and module.part("encoder") is encoder:
                 return module.part("classifier")
@@ -231,7 +231,7 @@ class Models:
 
 
 def digest(module: nn.Module) -> str:
-    """The same for modules with the same tensors."""
+    """A hash of the tensors of a module."""
     found = hashlib.blake2b()
     for tensor in module.state_dict().values():
         found.update(tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class ProbeConfig(Options):
     every: int = Field(5, ge=0, description="rounds between kNN monitors; 0: only at the end")
     protocol: Literal["linear", "knn", "none"] = Field("linear", description="the final probe")
-    limit: int = Field(0, ge=0, description="training images the probes use; 0: all")
-    labels: float = Field(1.0, gt=0, le=1, description="share of the training labels that the probe may use")
+    limit: int = Field(0, ge=0, description="number of training images of the probes; 0: all")
+    labels: float = Field(1.0, gt=0, le=1, description="share of the training labels that the probes use")
     recalibrate: bool | None = Field(
         None,
-        description="measure BatchNorm's statistics of the global encoder at the clients before it is probed "
-        "or exported; none: where the aggregation rule scales weights",
+        description="recompute BatchNorm's statistics of the global encoder on the clients' images before it "
+        "is probed or exported; none: if the aggregation rule scales weights",
     )
     at_sites: bool = Field(
         False,
@@ -33,27 +33,27 @@ class ProbeConfig(Options):
     )
     features: Literal["pooled", "map"] = Field(
         "pooled",
-        description="knn, linear: features as the encoder gives them, or its last feature map before pooling",
+        description="knn, linear: pooled features, or the encoder's last feature map before pooling",
     )
-    clients: int = Field(
-        10, ge=1, description="personal encoders: the largest number of clients that are probed"
-    )
+    clients: int = Field(10, ge=1, description="largest number of personal encoders that are probed")
     local_epochs: float = Field(
         0.0,
         ge=0,
-        description="personal: epochs that a client trains what it received before it is probed; 0: none",
+        description="personal: epochs of local training before a client's encoder is probed",
     )
     neighbours: int = Field(20, ge=1, description="k of the kNN monitor")
-    temperature: float = Field(0.1, gt=0, description="of the kNN weights exp(cos/T)")
+    temperature: float = Field(0.1, gt=0, description="T of the kNN weights exp(cos/T)")
     form: Literal["fast", "epochs"] = Field(
         "fast", description="linear: converged logistic regression, or the papers' epochs and optimizer"
     )
     l2: float = Field(1e-3, gt=0, description="linear, fast: penalty on the weights of standardised features")
-    epochs: int = Field(200, ge=1, description="linear, epochs")
-    batch_size: int = Field(512, ge=2, description="linear, epochs")
-    lr: float = Field(3e-3, gt=0, description="linear, epochs")
-    optimizer: Literal["adam", "sgd"] = Field("adam", description="linear, epochs")
-    milestones: tuple[int, ...] = Field((), description="linear, epochs: after these the rate is ×0.1")
+    epochs: int = Field(200, ge=1, description="linear, form=epochs: number of epochs")
+    batch_size: int = Field(512, ge=2, description="linear, form=epochs: batch size")
+    lr: float = Field(3e-3, gt=0, description="linear, form=epochs: learning rate")
+    optimizer: Literal["adam", "sgd"] = Field("adam", description="linear, form=epochs: optimizer")
+    milestones: tuple[int, ...] = Field(
+        (), description="linear, form=epochs: epochs after which the learning rate is ×0.1"
+    )
 
     def at_site(
         self,
@@ -76,20 +76,21 @@ class SemiConfig(Options):
     labels: float = Field(
         0.0, ge=0, lt=1, description="labelled share of the training images; 0: data.holdout"
     )
-    hidden: int = Field(512, ge=1, description="width of the fresh two-layer head")
-    epochs: int = Field(100, ge=1, description="of fine-tuning")
-    batch_size: int = Field(128, ge=2, description="of fine-tuning")
-    lr: float = Field(1e-3, gt=0, description="of Adam")
+    hidden: int = Field(512, ge=1, description="hidden width of the new two-layer head")
+    epochs: int = Field(100, ge=1, description="epochs of fine-tuning")
+    batch_size: int = Field(128, ge=2, description="batch size of fine-tuning")
+    lr: float = Field(1e-3, gt=0, description="learning rate of Adam")
 
 
 class DetectionConfig(Options):
     """`fedssl eval --protocol detection`: the encoder under Mask R-CNN with FPN (Dec-SSL, section 3.1)."""
 
     data: Literal["shapes", "npz", "coco", "pennfudan"] = Field(
-        "shapes", description="images with boxes and masks; shapes are drawn, npz has boxes only"
+        "shapes", description="images with boxes and masks; shapes is synthetic, npz has boxes only"
     )
     root: str = Field(
-        "", description="npz: NAME_train.npz (a bare name: beside data.root); coco, pennfudan: the folder"
+        "",
+        description="npz: NAME_train.npz (a bare name: next to data.root); coco, pennfudan: the folder",
     )
     images: str = Field("train2017", description="coco: the folder of training images in root")
     annotations: str = Field(
@@ -97,22 +98,25 @@ class DetectionConfig(Options):
     )
     test_images: str = Field("val2017", description="coco: the folder of test images in root")
     test_annotations: str = Field(
-        "annotations/instances_val2017.json", description="coco: their annotations; empty: split some off"
+        "annotations/instances_val2017.json",
+        description="coco: annotations of test images; empty: split off training images",
     )
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of a set that brings no test split")
-    limit: int = Field(0, ge=0, description="training images; 0: all (shapes: 300)")
-    test_limit: int = Field(0, ge=0, description="test images; 0: all (shapes: 100)")
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of data without a test split")
+    limit: int = Field(0, ge=0, description="number of training images; 0: all (shapes: 300)")
+    test_limit: int = Field(0, ge=0, description="number of test images; 0: all (shapes: 100)")
     labels: float = Field(1.0, gt=0, le=1, description="share of the training images that is labelled")
-    size: int = Field(
-        0, ge=0, description="shorter side in pixels; 0: as images are, at most 800 (shapes: drawn at 96)"
-    )
-    max_size: int = Field(1333, ge=1, description="longer side at most")
+    size: int = Field(0, ge=0, description="shorter side in pixels; 0: unchanged, at most 800 (shapes: 96)")
+    max_size: int = Field(1333, ge=1, description="longer side in pixels, at most")
     width: int = Field(256, ge=4, description="channels of FPN and heads; fully connected layers: 4 times")
-    regions: int = Field(512, ge=1, description="regions of an image that the heads train on in a step")
-    steps: int = Field(500, ge=1, description="of fine-tuning; the rate is ×0.1 at 2/3 and at 8/9 of them")
+    regions: int = Field(512, ge=1, description="regions per image that the heads are trained on in a step")
+    steps: int = Field(
+        500, ge=1, description="steps of fine-tuning; the learning rate is ×0.1 at 2/3 and 8/9"
+    )
     batch_size: int = Field(4, ge=1, description="images per step")
-    lr: float = Field(0.02, gt=0, description="learning rate; warm-up: a tenth of the steps, at most 1,000")
-    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="sgd: with momentum 0.9")
+    lr: float = Field(
+        0.02, gt=0, description="learning rate, after a warm-up of a tenth of the steps, at most 1,000"
+    )
+    optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer; sgd has momentum 0.9")
     weight_decay: float = Field(1e-4, ge=0, description="L2 penalty on all trained parameters")
     clip: float = Field(10.0, ge=0, description="largest gradient norm; 0: no limit")
-    flip: float = Field(0.5, ge=0, le=1, description="chance of a horizontal flip")
+    flip: float = Field(0.5, ge=0, le=1, description="probability of a horizontal flip")

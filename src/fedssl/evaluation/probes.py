@@ -34,7 +34,7 @@ class Prober:
 
     @staticmethod
     def why_not(train: ImageSet, test: ImageSet | None) -> str:
-        """Why these images cannot be probed (empty: they can)."""
+        """Why these images cannot be probed; empty if they can."""
         if train.y is None:
             return f"{train.name} has no labels"
         if test is None or test.y is None:
@@ -46,13 +46,13 @@ class Prober:
         return len(self.test.classes)
 
     def images(self) -> str:
-        """Which images the numbers are about."""
+        """Describe the images of the probes."""
         return f"{self.train.name}: {len(self.train)} train, {len(self.test)} test"
 
     def run_all(
         self, encoder: nn.Module, protocols: list[str], classifier: nn.Module | None = None
     ) -> dict[str, Scores]:
-        """`knn` and `linear` on the frozen encoder, and its own `classifier`, from the same features."""
+        """Score `knn` and `linear` probes of the frozen encoder, or its own `classifier`, by protocol."""
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
         pooled = test
         if "classifier" in protocols and self.config.features != "pooled":
@@ -65,21 +65,21 @@ class Prober:
         }
 
     def monitor(self, encoder: nn.Module) -> dict[str, float]:
-        """The numbers of a round: kNN accuracy, and the spread of features (0: collapsed)."""
+        """Compute the numbers of a round: kNN accuracy, and the spread of features (0: collapsed)."""
         train, test = self.features(encoder, self.train), self.features(encoder, self.test)
         return {"knn": self.from_features(train, test, "knn").accuracy, "feature_std": feature_std(test)}
 
     def features(self, encoder: nn.Module, images: ImageSet, pooled: bool = False) -> Tensor:
-        """What the probes read: by `probe.features` pooled, or the feature map before pooling."""
+        """Extract the features for probes: pooled, or the feature map before pooling (`probe.features`)."""
         if self.config.features == "map" and not pooled:
             encoder = BeforePooling(encoder)
         return extract(encoder, images, mean=self.data.mean, std=self.data.std, device=self.device)
 
     @torch.no_grad()
     def score_classifier(self, classifier: nn.Module | None, test: Tensor) -> Scores:
-        """The classifier that an objective trained with its encoder, as it is: end to end (Dec-SL)."""
+        """Score the classifier that the objective trained with its encoder (Dec-SL)."""
         if classifier is None:
-            raise ConfigError("only objective.name=supervised trains a classifier: probe linear or knn")
+            raise ConfigError("only objective.name=supervised trains a classifier: use linear or knn")
         assert self.test.y is not None
         check_features(test)
         predicted = classifier(test.to(self.device)).argmax(dim=1)
@@ -98,7 +98,7 @@ class Prober:
         return score(predicted, self.test.y, self.test.classes)
 
     def linear_probe(self, train: Tensor) -> LinearProbe:
-        """The linear classifier that `probe.form` asks for, fitted to features of the training images."""
+        """Fit the linear classifier of `probe.form` to features of the training images."""
         assert self.train.y is not None
         config = self.config
         if config.form == "fast":
@@ -127,7 +127,7 @@ def make_prober(
     device: torch.device,
     seed: int,
 ) -> Prober | None:
-    """A prober, or None where there are no labels to probe with."""
+    """Build a prober on the images that `probe.limit` and `probe.labels` allow; None without labels."""
     if Prober.why_not(train, test):
         return None
     assert test is not None
@@ -139,7 +139,7 @@ def make_prober(
 
 
 def entry(protocol: str, model: str, prober: Prober, scores: Scores, untrained: Scores) -> dict[str, Any]:
-    """One probe as it stands in result.json: the number, and what it is a number of."""
+    """The entry of one probe in result.json."""
     return {
         "protocol": protocol,
         "model": model,

@@ -47,7 +47,7 @@ class Transfer(Protocol):
             raise ConfigError("transfer needs another data set: data.name=… (and data.root=…)")
         images = run.federation.train
         keys = {key: value for key, value in run.overrides.items() if key.startswith("data.")}
-        if keys.get("data.root"):  # a bare name: beside the images of the run
+        if keys.get("data.root"):  # a bare name: next to the images of the run
             keys["data.root"] = str(near(str(keys["data.root"]), run.trained.data.root))
         other = load(None, keys | {"data.size": images.size[0], "data.channels": images.channels})
         train, test = sets.load(other.data, run.config.seed)
@@ -59,7 +59,7 @@ class Transfer(Protocol):
 
 
 class Semi(Protocol):
-    """The whole model and a fresh two-layer head, fine-tuned on labelled images held out of pre-training."""
+    """Fine-tuning of the whole model with a new two-layer head on images held out of pre-training."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         federation, options, data = run.federation, run.config.semi, run.config.data
@@ -102,6 +102,10 @@ class Semi(Protocol):
         scores = [tuned(owned.module) for owned in encoders]
         prober = Prober(labelled, test, data, run.config.probe, run.device, run.config.seed)
         found = entry(
-            "semi", run.models.whose(len(scores)), prober, mean_scores(scores), tuned(run.models.untrained())
+            "semi",
+            run.models.describe_owner(len(scores)),
+            prober,
+            mean_scores(scores),
+            tuned(run.models.untrained()),
         )
         return {**found, "labelled": len(labelled)}

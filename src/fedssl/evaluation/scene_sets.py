@@ -1,4 +1,4 @@
-"""The sets of scenes that detection is evaluated on: `detection.data` names one."""
+"""Data sets for detection, chosen by `detection.data`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from fedssl.evaluation.options import DetectionConfig
 
 KEYS = ("x", "boxes", "box_img", "box_y", "classes")
-TRAIN, TEST, SIDE = 300, 100, 96  # shapes that are drawn where nothing is said
+TRAIN, TEST, SIDE = 300, 100, 96  # default numbers and size of synthetic shapes
 
 
 def load(config: DetectionConfig, beside: str = "") -> tuple[Scenes, Scenes]:
-    """Train and test scenes. Next to `beside`, a file or folder, bare names of files are looked for."""
+    """Load training and test scenes.
+
+    Args:
+        config: the options of detection.
+        beside: a file or folder; bare file names are also searched next to it.
+    """
     train, test = LOADERS[config.data](config, beside)
     if test is None:
-        held = max(1, round(config.test_fraction * len(train)))
-        test = train.some(held, "test")
+        count = max(1, round(config.test_fraction * len(train)))
+        test = train.some(count, "test")
         train = train.subset(
             [place for place in range(len(train)) if train.indices[place] not in test.indices]
         )
@@ -54,7 +59,7 @@ def _coco(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
 
 
 def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
-    """PNGImages/NAME.png and PedMasks/NAME_mask.png, whose value n is object n and 0 the background."""
+    """PNGImages/NAME.png and PedMasks/NAME_mask.png, in which n is the n-th object and 0 the background."""
     root = _folder(config, beside)
     masks = {file.stem.removesuffix("_mask"): file for file in (root / "PedMasks").glob("*.png")}
     photos = sorted(file for file in (root / "PNGImages").glob("*") if file.stem in masks)
@@ -70,7 +75,7 @@ def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
         with Image.open(masks[photo.stem]) as image:
             instances = np.array(image)
         if instances.shape != sizes[index]:
-            raise DataError(f"{masks[photo.stem]}: {instances.shape}, but its image is {sizes[index]}")
+            raise DataError(f"{masks[photo.stem]} is {instances.shape}, but its image is {sizes[index]}")
         own = [instances == value for value in np.unique(instances) if value]
         boxes = np.array([box_of(each) for each in own])
         return scene(read_pixels(photo), boxes, np.ones(len(own)), own)
@@ -79,7 +84,7 @@ def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
 
 
 def _npz(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
-    """`x` uint8 NHWC, `boxes` x0 y0 x1 y1, `box_img` and `box_y` the image and class of each, `classes`."""
+    """`x` uint8 NHWC, `boxes` x0 y0 x1 y1, their images `box_img` and classes `box_y`, and `classes`."""
     path = _npz_file(config, beside)
     other = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
     has_test = path.name.endswith("_train.npz") and other.is_file()
@@ -91,12 +96,12 @@ def _read_npz(path: Path) -> Scenes:
         with np.load(path, allow_pickle=False) as file:
             missing = [key for key in KEYS if key not in file]
             if missing:
-                raise DataError(f"{path} has no `{missing[0]}`: {', '.join(KEYS)} are needed")
+                raise DataError(f"{path} has no `{missing[0]}`: it needs {', '.join(KEYS)}")
             x, boxes, owner, label, classes = (file[key] for key in KEYS)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if x.dtype != np.uint8 or x.ndim != 4:
-        raise DataError(f"{path}: `x` is {x.dtype} of shape {x.shape}, uint8 N×H×W×C is needed")
+        raise DataError(f"{path}: `x` must be uint8 N×H×W×C, not {x.dtype} of shape {x.shape}")
     if boxes.shape != (len(owner), 4) or label.shape != owner.shape:
         raise DataError(f"{path}: boxes {boxes.shape}, box_img {owner.shape}, box_y {label.shape} do not fit")
     for name, values, count in (("box_img", owner, len(x)), ("box_y", label, len(classes))):
@@ -129,7 +134,7 @@ def _folder(config: DetectionConfig, beside: str) -> Path:
 
 
 def near(root: str, beside: str) -> Path:
-    """The path itself; a bare name that is not here is looked for where other images lie."""
+    """Resolve a path; a bare name that does not exist is searched next to `beside`."""
     path, other = Path(root).expanduser(), Path(beside).expanduser()
     if root and beside and path.name == root and not path.exists():
         for folder in (other, other.parent):

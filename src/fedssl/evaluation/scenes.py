@@ -1,6 +1,6 @@
-"""Images with objects in them: boxes, classes and, where a set has them, masks.
+"""Images with objects: boxes, classes and, if the data set has them, masks.
 
-Masks are never invented: a set that has boxes only is scored on boxes only.
+Masks are never derived from boxes: data with boxes only are scored on boxes only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedssl.errors import DataError
 from fedssl.rng import numpy_rng
 
-LARGEST = 800  # shorter side that images are scaled down to unless detection.size says otherwise
+MAX_SIDE = 800  # shorter side of images without detection.size
 
 Pixels = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -33,7 +33,7 @@ class Scene:
     image: Tensor  # uint8 [H, W, C]
     boxes: Tensor  # float32 [n, 4]: x0, y0, x1, y1 in pixels
     labels: Tensor  # int64 [n], from 1: 0 is the background
-    crowd: Tensor  # bool [n]: need not be found, and is not wrong to find
+    crowd: Tensor  # bool [n]: ignored by the score
     masks: Tensor | None = None  # bool [n, H, W]
 
 
@@ -58,15 +58,15 @@ class Scenes:
         return replace(self, indices=tuple(self.indices[place] for place in places))
 
     def some(self, count: int, *purpose: int | str) -> Scenes:
-        """So many, drawn for one purpose; fewer are part of more."""
+        """A random subset for a purpose; a smaller subset is contained in a larger one."""
         order = numpy_rng(0, "scenes", *purpose).permutation(len(self))
         return self.subset(np.sort(order[:count]))
 
     @property
     def side(self) -> int:
-        """The usual shorter side."""
+        """The median shorter side, at most MAX_SIDE."""
         shorter = [min(self.sizes[index]) for index in self.indices]
-        return min(LARGEST, round(statistics.median(shorter)))
+        return min(MAX_SIDE, round(statistics.median(shorter)))
 
 
 def scene(
@@ -76,7 +76,7 @@ def scene(
     masks: Sequence[Mask] | None = None,
     crowd: NDArray[np.bool_] | None = None,
 ) -> Scene:
-    """Arrays as tensors; an image without objects has empty ones."""
+    """Convert arrays to a scene; an image without objects has empty ones."""
     height, width = image.shape[:2]
     stacked = None if masks is None else np.array(masks, dtype=bool).reshape(-1, height, width)
     return Scene(

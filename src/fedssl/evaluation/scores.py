@@ -1,4 +1,4 @@
-"""Accuracy, F1 and confusion of predictions, in all and by class."""
+"""Accuracy, F1 and confusion of predictions, in total and by class."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from torch import Tensor
 
 from fedssl.errors import DataError
 
-MOST_CLASSES = 100  # of a confusion matrix that is kept: a thousand classes would be a million numbers
+MAX_CLASSES = 100  # larger confusion matrices are not stored: 1,000 classes are a million numbers
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How good predictions are.
+    """Scores of predictions.
 
-    `macro_f1` is the mean over the classes that occur in the truth or among the predictions, as
-    scikit-learn has it by default; a ratio 0/0 counts as 0. `per_class` has every class, with
-    `count` images of it in the truth. `confusion` is how many images of a class (row) were taken for which
-    (column); empty where there are more than `MOST_CLASSES` classes.
+    Attributes:
+        accuracy: the share of correct predictions.
+        macro_f1: the mean over the classes that occur among labels or predictions, as scikit-learn's
+            default; 0/0 counts as 0.
+        per_class: precision, recall, F1 and the number of images (`count`) of every class.
+        confusion: the number of images by class (row) and prediction (column); empty for more than
+            `MAX_CLASSES` classes.
     """
 
     accuracy: float
@@ -30,12 +33,12 @@ class Scores:
     confusion: list[list[float]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Convert to plain values for JSON."""
         return asdict(self)
 
 
 def score(predicted: Tensor, truth: Tensor, classes: tuple[str, ...]) -> Scores:
-    """Scores of predicted against true class numbers."""
+    """Score predicted against true class numbers."""
     predicted, truth = predicted.cpu(), truth.cpu()
     if predicted.shape != truth.shape or truth.ndim != 1 or not len(truth):
         raise DataError(f"{list(predicted.shape)} predictions cannot be scored on {list(truth.shape)} labels")
@@ -57,12 +60,12 @@ def score(predicted: Tensor, truth: Tensor, classes: tuple[str, ...]) -> Scores:
                 classes, precision.tolist(), recall.tolist(), f1.tolist(), true.tolist(), strict=True
             )
         ],
-        confusion=confusion.tolist() if number <= MOST_CLASSES else [],
+        confusion=confusion.tolist() if number <= MAX_CLASSES else [],
     )
 
 
 def mean_scores(scores: Sequence[Scores]) -> Scores:
-    """The mean over several encoders, of every number (counts are rounded)."""
+    """Average every number over several encoders (counts are rounded)."""
     if not scores:
         raise DataError("no scores to average")
 
@@ -88,4 +91,4 @@ def mean_scores(scores: Sequence[Scores]) -> Scores:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    return part / whole.clamp_min(1)  # where the whole is 0 so is the part
+    return part / whole.clamp_min(1)  # if the whole is 0, so is the part

@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: the whole model is fine-tuned on a few labelled images."""
+"""Semi-supervised evaluation: fine-tuning of the whole model on a few labelled images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedssl.rng import derive, torch_rng
 if TYPE_CHECKING:
     from fedssl.progress import Progress
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]  # uint8 images to normalised views, one of each
+Augment = Callable[[Tensor, torch.Generator], Tensor]  # makes one normalised view of each uint8 image
 
 
 def fine_tune(
@@ -42,7 +42,7 @@ def fine_tune(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Scores:
-    """Scores on `test` after training a copy of the encoder and a fresh two-layer head on `labelled`.
+    """Fine-tune a copy of the encoder with a new two-layer head on `labelled`; returns scores on `test`.
 
     FedEMA, section 5.2: 100 epochs, batch 128, Adam 1e-3; the last epoch is reported.
     """
@@ -52,13 +52,13 @@ def fine_tune(
         raise DataError(f"fine-tuning needs labels, and {bare.name or 'one set'} has none")
     if len(labelled) < 2 or batch_size < 2:
         raise ConfigError(
-            f"{len(labelled)} labelled images in batches of {batch_size}:"
-            " BatchNorm needs at least two of both; label more images"
+            f"{len(labelled)} labelled images with batch size {batch_size}: "
+            "BatchNorm needs at least 2 of each; label more images"
         )
     highest = max(int(labelled.y.max()), int(test.y.max()))
     if highest >= len(classes):
-        raise DataError(f"label {highest}, but only {len(classes)} class names: label n needs n + 1 of them")
-    # The head's weights, and whatever the encoder draws itself (dropout), come from torch's own generators.
+        raise DataError(f"label {highest} needs {highest + 1} class names, but there are {len(classes)}")
+    # The head's weights and the encoder's random layers (dropout) use torch's global generators.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive(seed, "semi", "weights"))
         head = mlp(features, hidden, len(classes))
@@ -82,7 +82,7 @@ def fine_tune(
 
 
 def batches(count: int, batch_size: int, rng: torch.Generator) -> list[Tensor]:
-    """A random order cut into batches; a last image on its own joins the batch before it."""
+    """Shuffle and split into batches; a single last image joins the batch before it."""
     parts = list(torch.split(torch.randperm(count, generator=rng), batch_size))
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]

@@ -1,7 +1,7 @@
-"""Pictures of circles, squares and triangles with their exact masks, in COCO's format.
+"""Synthetic images of circles, squares and triangles with exact masks, in COCO's format.
 
-Only the outline tells the class of an object: colour, size, angle and position are random, objects overlap,
-and background and objects are noisy.
+Only the outline depends on the class: colour, size, angle and position are random, objects overlap, and
+background and objects are noisy.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fedssl.evaluation.scenes import Mask, Pixels, Scenes, box_of
 from fedssl.rng import numpy_rng
 
 KINDS = ("circle", "square", "triangle")
-MOST = 4  # objects in a picture
-VISIBLE = 0.4  # share of an object that others may not hide
+MAX_OBJECTS = 4  # per image
+MIN_VISIBLE = 0.4  # share of an object; more hidden ones are not annotated
 NOISE = 12.0  # standard deviation, of 255
 
 
 @dataclass(frozen=True)
 class DrawnImage:
-    """A picture and what is to be seen in it."""
+    """A synthetic image with the masks and classes of its objects."""
 
     image: Pixels
     masks: list[Mask]
@@ -31,7 +31,7 @@ class DrawnImage:
 
 
 def draw(count: int, side: int, split: str) -> Scenes:
-    """So many pictures of side×side pixels; the first n of a split are the same however many there are."""
+    """Draw `count` images of side×side pixels; a smaller count gives the first of them."""
     pictures = [picture(side, numpy_rng(0, "shapes", split, side, number)) for number in range(count)]
     annotations = []
     for number, drawn in enumerate(pictures):
@@ -56,11 +56,11 @@ def draw(count: int, side: int, split: str) -> Scenes:
 
 
 def picture(side: int, rng: np.random.Generator) -> DrawnImage:
-    """One to four objects, later ones in front of earlier ones."""
+    """Draw one to four objects, later ones in front of earlier ones."""
     across, down = np.meshgrid(np.arange(side) + 0.5, np.arange(side) + 0.5)
     canvas = _background(side, across, down, rng)
     whole: list[tuple[Mask, int]] = []
-    for _ in range(int(rng.integers(1, MOST + 1))):
+    for _ in range(int(rng.integers(1, MAX_OBJECTS + 1))):
         kind, radius = int(rng.integers(len(KINDS))), side * rng.uniform(0.1, 0.24)
         centre = rng.uniform(radius, side - radius, size=2)
         angle = rng.uniform(0, 2 * np.pi)
@@ -72,14 +72,14 @@ def picture(side: int, rng: np.random.Generator) -> DrawnImage:
     for mask, kind in reversed(whole):
         visible = mask & ~hidden
         hidden |= mask
-        if visible.sum() >= VISIBLE * mask.sum():
+        if visible.sum() >= MIN_VISIBLE * mask.sum():
             masks.append(visible)
             kinds.append(kind)
     return DrawnImage(canvas.round().clip(0, 255).astype(np.uint8), masks, kinds)
 
 
 def outline(kind: int, x: NDArray[np.float64], y: NDArray[np.float64], angle: float) -> Mask:
-    """Which points lie inside the kind of radius 1 around 0, turned by an angle."""
+    """Whether points are inside a shape of radius 1 around 0, rotated by an angle."""
     u, v = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
     inside: Mask = (
         u**2 + v**2 < 0.8,
@@ -92,7 +92,7 @@ def outline(kind: int, x: NDArray[np.float64], y: NDArray[np.float64], angle: fl
 def _background(
     side: int, across: NDArray[np.float64], down: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """From one colour to another in a random direction."""
+    """A colour gradient in a random direction."""
     angle = rng.uniform(0, 2 * np.pi)
     along = (np.cos(angle) * (across / side - 0.5) + np.sin(angle) * (down / side - 0.5)) / np.sqrt(2) + 0.5
     first, second = rng.uniform(40, 215, size=(2, 3))
@@ -101,7 +101,7 @@ def _background(
 
 
 def _contrast(behind: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """A colour that can be told from what is behind it."""
+    """A random colour with sufficient contrast to the background."""
     while True:
         colour = rng.uniform(0, 255, size=3)
         if np.abs(colour - behind).max() > 60:

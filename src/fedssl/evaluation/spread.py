@@ -1,4 +1,4 @@
-"""Whether an encoder has collapsed: a number that needs no labels, for every run."""
+"""Detection of collapsed features, without labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedssl.data.images import ImageSet
 from fedssl.data.options import DataConfig
 from fedssl.evaluation.features import extract, feature_std
 
-IMAGES = 256  # are enough for a standard deviation
-COLLAPSED = 0.01  # below this, all images have all but the same feature
+IMAGES = 256  # enough for a standard deviation
+COLLAPSED = 0.01  # below this, features hardly differ between images
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Spread:
         return cls(images.subset(few), data, device)
 
     def measure(self, encoder: nn.Module) -> dict[str, float]:
-        """`feature_std` as the kNN monitor has it, of fewer images."""
+        """Compute `feature_std` like the kNN monitor, on fewer images."""
         features = extract(encoder, self.images, mean=self.data.mean, std=self.data.std, device=self.device)
         return {"feature_std": feature_std(features)}
 
 
 def warn_of_collapse(feature_std: float, round: int) -> str:
-    """What to tell a person (empty: nothing)."""
+    """A warning if features have collapsed, else an empty string."""
     if feature_std >= COLLAPSED:
         return ""
     return (
-        f"warning: round {round}: features have collapsed (their spread is {feature_std:.4f}, where 1 fills "
-        "the sphere): try a smaller train.lr, or another objective"
+        f"warning: round {round}: features have collapsed (their spread is {feature_std:.4f}, healthy "
+        "features have about 1): try a smaller train.lr, or another objective"
     )

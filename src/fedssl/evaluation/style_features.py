@@ -1,4 +1,4 @@
-"""Style features (FedStyle's h_s): do they tell clients apart, and does one encoder tell styles apart?"""
+"""Style features (FedStyle's h_s): whether they separate clients, and styles."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from torch.nn import functional as F
 
 from fedssl.data.images import ImageSet
 from fedssl.errors import ConfigError
-from fedssl.evaluation.clients import as_seen_by, parts_of
+from fedssl.evaluation.clients import apply_shift_of, parts_of
 from fedssl.evaluation.features import extract
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.protocol import Protocol
 from fedssl.evaluation.scores import Scores, mean_scores, score
 
-PICTURED = 100  # images of a client whose style features are used
+IMAGES = 100  # per client, at most
 
 
 class Style(Protocol):
-    """How often the nearest style feature is one of the same client, or of the same style.
+    """How often the nearest style feature is of the same client, or of the same style.
 
     Every client has its own style encoder, so features of different clients may differ even if their images
-    do not. `encoder=one` takes the style encoder of one client for all images: then only images differ.
+    do not. `encoder=one` uses the style encoder of one client for all images.
     """
 
     encoder: Literal["own", "one"] = Field(
         "own",
-        description="own: each client's images in its own style encoder, nearest of the same client; one: "
-        "the images of all clients in the style encoder of one, nearest of the same style",
+        description="own: encode each client's images by its own style encoder, and compare clients; one: "
+        "encode all images by one client's style encoder, and compare styles",
     )
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Style(Protocol):
             "model": "each client's own style encoder"
             if self.encoder == "own"
             else f"one client's style encoder, mean of {more.pop('encoders')} clients",
-            "images": f"{train.name}: up to {PICTURED} train of each of {clients} clients",
+            "images": f"{train.name}: up to {IMAGES} train of each of {clients} clients",
             **found.to_dict(),
             "untrained": untrained.accuracy,
             "gain": found.accuracy - untrained.accuracy,
@@ -74,7 +74,7 @@ class Style(Protocol):
 
 @dataclass(frozen=True)
 class StyleFeatures:
-    """h_s of some images of every client, one client after the other."""
+    """Style features h_s of images of every client, ordered by client."""
 
     features: Tensor  # [N, D]
     clients: Tensor  # [N]
@@ -84,7 +84,7 @@ class StyleFeatures:
 
 @dataclass(frozen=True)
 class Pictured:
-    """Up to 100 images of each client, evenly spread over its own, in the appearance they have there."""
+    """Up to 100 evenly spaced images of each client, with the client's shift."""
 
     images: list[ImageSet]  # by client
     clients: Tensor  # [N]
@@ -95,8 +95,8 @@ class Pictured:
     def of(cls, run: LoadedRun) -> Pictured:
         train, images, chosen = run.federation.train, [], []
         for client, part in enumerate(parts_of(run)):
-            picked = part[np.linspace(0, len(part) - 1, min(PICTURED, len(part))).astype(int)]
-            images.append(as_seen_by(client, run, train.subset(picked)))
+            picked = part[np.linspace(0, len(part) - 1, min(IMAGES, len(part))).astype(int)]
+            images.append(apply_shift_of(client, run, train.subset(picked)))
             chosen.append(torch.from_numpy(picked))
         clients = torch.cat([torch.full((len(own),), client) for client, own in enumerate(images)])
         styles, names = None, train.domains
@@ -107,7 +107,7 @@ class Pictured:
         return cls(images, clients, styles, names)
 
     def seen_by(self, run: LoadedRun, encoder_of: Callable[[int], nn.Module]) -> StyleFeatures:
-        """The features of each client's images from the encoder that `encoder_of` returns for it."""
+        """Encode each client's images by the encoder that `encoder_of` returns for it."""
 
         def features() -> Iterator[Tensor]:
             for client, own in enumerate(self.images):
@@ -118,19 +118,19 @@ class Pictured:
 
 
 def style_features(run: LoadedRun, *, untrained: bool = False) -> StyleFeatures:
-    """Of up to 100 images of each client, from its own style encoder."""
+    """Style features of up to 100 images of each client, from its own style encoder."""
     return Pictured.of(run).seen_by(run, lambda client: style_encoder(run, None if untrained else client))
 
 
 def style_encoder(run: LoadedRun, client: int | None) -> nn.Module:
-    """A client's style encoder, valid until the next one is loaded; None: the one that all start from.
+    """A client's style encoder, valid until the next one is loaded; None: the initial one.
 
     Raises:
         ConfigError: the run's method has no style features.
     """
     model = run.models.runner.model
     if not model.has("style"):
-        raise ConfigError(f"method {run.trained.method.name} has no style features: only fedstyle has")
+        raise ConfigError(f"method {run.trained.method.name} has no style features: use method.name=fedstyle")
     if client is None:
         run.models.untrained()
     else:
@@ -139,19 +139,19 @@ def style_encoder(run: LoadedRun, client: int | None) -> nn.Module:
 
 
 def nearest_is_same_client(seen: StyleFeatures) -> Scores:
-    """Whether the nearest other feature, by cosine, is of the same client."""
+    """Score whether the nearest other feature, by cosine similarity, is of the same client."""
     names = tuple(f"client {client}" for client in range(int(seen.clients.max()) + 1))
     return score(seen.clients[nearest(seen.features)], seen.clients, names)
 
 
 def nearest_is_same_style(seen: StyleFeatures) -> Scores:
-    """Whether the nearest other feature, by cosine, is of the same style."""
+    """Score whether the nearest other feature, by cosine similarity, is of the same style."""
     if seen.styles is None:
         raise ConfigError("protocol.encoder=one needs images with styles, or a shift")
     return score(seen.styles[nearest(seen.features)], seen.styles, seen.style_names)
 
 
 def nearest(features: Tensor) -> Tensor:
-    """For each row, which other row has the largest cosine with it."""
+    """For each row, the index of the other row with the largest cosine similarity."""
     unit = F.normalize(features.double(), dim=1)
     return (unit @ unit.T).fill_diagonal_(-2.0).argmax(dim=1)

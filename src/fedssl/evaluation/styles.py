@@ -1,4 +1,4 @@
-"""Evaluation where images have styles: one encoder for all styles, or each client's own for its style.
+"""Evaluation on images with styles: of one encoder on all styles, or of personal ones on their own.
 
 The two protocols of FedStyle's "Evaluations and Results".
 """
@@ -14,7 +14,7 @@ from torch import nn
 from fedssl.data.images import ImageSet
 from fedssl.errors import DataError
 from fedssl.evaluation.clients import (
-    as_seen_by,
+    apply_shift_of,
     labelled,
     linear_scores,
     numbers,
@@ -29,13 +29,13 @@ from fedssl.evaluation.scores import Scores, mean_scores
 
 
 class Generalization(Protocol):
-    """The global encoder, with a linear probe for each style on all its training images."""
+    """A linear probe of the global encoder for each style, on all training images of the style."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         train, test = labelled(run)
         if train.domain is None or test.domain is None:
             raise DataError(
-                f"generalization needs the style of each image, and {train.name} has none: "
+                f"generalization needs the style of each image, which {train.name} does not have: "
                 "use --protocol linear"
             )
         names = {style: train.domains[style] for style in numbers(train.domain)}
@@ -47,7 +47,7 @@ class Generalization(Protocol):
         trained = run.models.each(scores, run.server, run.memory_rounds, run.config.probe.clients)
         by_style = [mean_scores([each[place] for each in trained]) for place in range(len(probers))]
         untrained = scores(run.models.untrained())
-        found = _entry(run, "generalization", run.models.whose(len(trained)), by_style, untrained)
+        found = _entry(run, "generalization", run.models.describe_owner(len(trained)), by_style, untrained)
         rows = [
             _row({"style": name, "images": prober.images()}, own, before)
             for name, prober, own, before in zip(names.values(), probers, by_style, untrained, strict=True)
@@ -56,14 +56,14 @@ class Generalization(Protocol):
 
 
 class Personal(Protocol):
-    """Each client's own encoder, a linear probe on its own images, tested on its style's test images."""
+    """A linear probe of each personal encoder on the client's images, tested on its style's test images."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         train, test = labelled(run)
         scores, untrained, rows = [], [], []
         for client, part in enumerate(parts_of(run)):
             own, theirs = (
-                as_seen_by(client, run, images)
+                apply_shift_of(client, run, images)
                 for images in (train.subset(part), of_same_style(train, test, part))
             )
             prober = run.prober(own, theirs)
@@ -78,11 +78,11 @@ class Personal(Protocol):
         return {**found, "images": images, "styles": _by_style(rows), "clients": rows}
 
 
-# --- whose encoder, on which images -----------------------------------------------------------------
+# --- encoders and images ----------------------------------------------------------------------------
 
 
 def own_encoder(run: LoadedRun, client: int) -> nn.Module:
-    """A copy of a client's own encoder, which the client first trains for `probe.local_epochs`."""
+    """A copy of a client's personal encoder, after `probe.local_epochs` of local training."""
     epochs = run.config.probe.local_epochs
     model = run.models.load_client(run.server, run.memory_rounds, client, local_epochs=epochs)
     return copy.deepcopy(run.config.method.personal_encoder(model))
@@ -92,7 +92,7 @@ def _of_style(images: ImageSet, style: int) -> ImageSet:
     assert images.domain is not None
     own = images.subset((images.domain == style).nonzero().flatten())
     if not len(own):
-        raise DataError(f"{images.name}: there are no test images of style {images.domains[style]}")
+        raise DataError(f"{images.name} has no test images of style {images.domains[style]}")
     return own
 
 

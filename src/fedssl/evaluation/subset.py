@@ -1,4 +1,4 @@
-"""A share of the labels, for probes with 1 % or 10 % of them; and images with a given mix of classes."""
+"""Stratified subsets, and subsets with given class proportions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from fedssl.rng import torch_rng
 
 
 def subset(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """Sorted indices of a stratified share: of each class that share (rounded), but at least one image.
+    """Sorted indices of a stratified subset, with at least one image of each class.
 
-    With the same seed a smaller share is part of a larger one.
+    With the same seed, a smaller subset is contained in a larger one.
+
+    Args:
+        labels: the class of each image.
+        fraction: the share of each class to keep.
+        seed: of the random choice.
     """
     if not 0 < fraction <= 1:
-        raise ConfigError(f"a share of {fraction} of the labels: it must lie above 0 and be at most 1")
+        raise ConfigError(f"the share of labels must be above 0 and at most 1, not {fraction}")
     labels = labels.cpu()
     chosen = []
     for label in torch.unique(labels).tolist():
@@ -26,22 +31,22 @@ def subset(labels: Tensor, fraction: float, seed: int) -> Tensor:
 
 
 def same_class_mix(labels: Tensor, like: Tensor, seed: int, *purpose: int | str) -> Tensor:
-    """Sorted indices of as many images as there can be with the class proportions of `like`.
+    """Sorted indices of the largest random subset with the class proportions of `like`.
 
     Args:
         labels: classes of the images to choose from.
-        like: classes whose proportions are wanted; classes that `labels` does not have are left out.
-        seed: seed of the run; which images of a class are chosen is random.
+        like: classes with the wanted proportions; classes that `labels` lacks are ignored.
+        seed: seed of the run.
         purpose: further parts of the seed, for example the id of a client.
 
     Returns:
-        Indices into `labels`. The class that runs out first is taken whole, the others in proportion.
+        Indices into `labels`. The scarcest class is taken whole, the others in proportion.
     """
     classes = int(max(labels.max(), like.max())) + 1
     there, wanted = (values.cpu().bincount(minlength=classes) for values in (labels, like))
     wanted = torch.where(there > 0, wanted, 0)
     if not int(wanted.sum()):
-        raise DataError("none of the test images is of a class that the client has")
+        raise DataError("no test image is of a class that the client has")
     present = wanted > 0
     scale = float((there[present] / wanted[present]).min())
     counts = (scale * wanted + 0.5).floor().long().minimum(there)

@@ -1,4 +1,4 @@
-"""The personal probe of an encoder that brings a part to optimise together with the classifier."""
+"""The linear probe of an encoder with a part that is trained together with the classifier."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from fedssl.rng import torch_rng
 
 
 def score_tuned(prober: Prober, encoder: Tuned) -> Scores:
-    """Features once from the frozen part; then the tuned part and a linear classifier on them, together.
+    """Train the tuned part with a linear classifier on features of the frozen part, and score them.
 
-    Both are trained as `probe.form=epochs` trains a classifier. With `probe.form=fast` the classifier is then
-    fitted again to convergence, as it is for encoders that are not tuned.
+    Both are trained like the classifier of `probe.form=epochs`. With `probe.form=fast` the classifier is then
+    fitted again to convergence, as for other encoders.
     """
     assert prober.train.y is not None
     assert prober.test.y is not None
     config, rng = prober.config, torch_rng(prober.seed, "tuned probe")
     if config.features != "pooled":
         raise ConfigError(
-            f"probe.features={config.features}: this personal encoder is tuned on pooled features"
+            f"probe.features={config.features}: this personal encoder needs probe.features=pooled"
         )
     train, test = (prober.features(encoder.frozen, images) for images in (prober.train, prober.test))
     tuned, probe = fit_tuned(encoder.tuned, train, prober.train.y, prober.classes, config, rng, prober.device)
@@ -49,7 +49,7 @@ def fit_tuned(
     rng: torch.Generator,
     device: torch.device,
 ) -> tuple[nn.Module, LinearProbe]:
-    """A tuned copy of the module, and the classifier it was tuned with (FedStyle, section on Eq. 4)."""
+    """Train a copy of the module together with a classifier; returns both (FedStyle, section on Eq. 4)."""
     present, target = linear.present_classes(frozen, y, classes)
     frozen, target = frozen.float().to(device), target.to(device)
     tuned = copy.deepcopy(module).to(device).train()
@@ -73,7 +73,7 @@ def fit_tuned(
             loss.backward()  # type: ignore[no-untyped-call]
             method.step()
     if not all(bool(value.isfinite().all()) for value in parameters):
-        raise RunError(f"the personal probe diverged with probe.lr={config.lr}: take a smaller one")
+        raise RunError(f"the personal probe diverged with probe.lr={config.lr}: set a smaller learning rate")
     classifier = linear.of_all_classes(
         weight.detach().cpu().double(), bias.detach().cpu().double(), present, classes
     )

@@ -1,1 +1,1 @@
-"""Partially federated generative models (PaDPaF): what is content is shared, what is style stays at home."""
+"""Evaluation and use of partially federated generative models (PaDPaF)."""

@@ -1,4 +1,4 @@
-"""Pictures of what generators draw, and whether what they draw is what was asked for."""
+"""Grids of generated images, and how often they show the requested content."""
 
 from __future__ import annotations
 
@@ -15,96 +15,99 @@ from pydantic import Field
 from torch import Tensor
 
 from fedssl.errors import ConfigError
-from fedssl.generative.judge import find_judge
-from fedssl.generative.sampling import Studio
+from fedssl.generative.reference_classifier import load_reference_classifier
+from fedssl.generative.sampling import ClientGenerators
 from fedssl.generative.use import Use
 from fedssl.objectives.generative.losses import Latents
 
-SEEN = 28  # pixels a side that an image in a picture has at least
+MIN_SIDE = 28  # pixels; smaller images are magnified
 TITLE, GAP = 12, 8  # pixels above and between panels
-JUDGED = 64  # contents (or images a label) that numbers are taken over; pictures show fewer
+SAMPLES = 64  # contents (or images per label) that numbers are computed on; pictures show fewer
 
 
 class Grid(Use):
-    """Each client's images: down a column the style changes, along a row the content (Figs. 6, 10, 11)."""
+    """Each client's images: styles vary down a column, contents along a row (Figs. 6, 10, 11)."""
 
-    rows: int = Field(6, ge=1, description="styles")
-    columns: int = Field(10, ge=1, description="contents; of a conditional model also labels, 0 and up")
-    real: int = Field(1, ge=0, description="rows of the client's real images above")
+    rows: int = Field(6, ge=1, description="number of styles")
+    columns: int = Field(10, ge=1, description="number of contents; of a conditional model also of labels")
+    real: int = Field(1, ge=0, description="rows of the client's real images at the top")
 
-    def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        crossed = cross(studio, self.rows, self.columns)
+    def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
+        crossed = cross(generators, self.rows, self.columns)
         panels = {}
-        for client in range(studio.clients):
-            real = studio.train_images(client, self.real * self.columns)[0]
-            panels[f"client {client}"] = torch.cat((real, studio.draw(client, crossed)))
+        for client in range(generators.clients):
+            real = generators.train_images(client, self.real * self.columns)[0]
+            panels[f"client {client}"] = torch.cat((real, generators.draw(client, crossed)))
         file = self.file(folder, "grid")
         save_panels(file, panels, self.columns)
-        return {"picture": str(file), **self._kept(studio)}
+        return {"picture": str(file), **self._content_kept(generators)}
 
-    def _kept(self, studio: Studio) -> dict[str, Any]:
-        """How often two styles of a content show the same label, and how often it is the one asked for."""
-        if studio.run.federation.train.y is None:
+    def _content_kept(self, generators: ClientGenerators) -> dict[str, Any]:
+        """How often two styles of a content show the same label, and how often it is the requested one."""
+        if generators.run.federation.train.y is None:
             return {}
-        judge, crossed = find_judge(studio), cross(studio, 2, JUDGED)
+        classifier, crossed = load_reference_classifier(generators), cross(generators, 2, SAMPLES)
         kept, right = [], []
-        for client in range(studio.clients):
-            found = judge.labels(studio.draw(client, crossed), client)
-            kept.append(_share(found[:JUDGED] == found[JUDGED:]))
+        for client in range(generators.clients):
+            labels = classifier.labels(generators.draw(client, crossed), client)
+            kept.append(_share(labels[:SAMPLES] == labels[SAMPLES:]))
             if crossed.labels is not None:
-                right.append(_share(found == crossed.labels))
-        shares = {"content_kept": _mean(kept), "clients": kept}
-        return {**shares, **({"recognised": _mean(right)} if right else {}), "judge": judge.accuracy}
+                right.append(_share(labels == crossed.labels))
+        found: dict[str, Any] = {"content_kept": _mean(kept), "clients": kept}
+        if right:
+            found["recognised"] = _mean(right)
+        return {**found, "classifier_accuracy": classifier.accuracy}
 
 
-class Across(Use):
+class AcrossClients(Use):
     """The same content and style at every client: one row each (Figs. 7, 10a)."""
 
-    columns: int = Field(16, ge=1, description="images")
+    columns: int = Field(16, ge=1, description="number of images")
 
-    def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        shown = _first(cross(studio, 1, max(self.columns, JUDGED)), self.columns)
-        rows = [studio.draw(client, shown) for client in range(studio.clients)]
+    def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
+        shown = _head(cross(generators, 1, max(self.columns, SAMPLES)), self.columns)
+        rows = [generators.draw(client, shown) for client in range(generators.clients)]
         file = self.file(folder, "clients")
         save_panels(file, {"": torch.cat(rows)}, self.columns)
-        return {"picture": str(file), **self._agreement(studio)}
+        return {"picture": str(file), **self._agreement(generators)}
 
-    def _agreement(self, studio: Studio) -> dict[str, Any]:
-        """How often two clients draw the same label from the same content."""
-        if studio.run.federation.train.y is None or studio.clients < 2:
+    def _agreement(self, generators: ClientGenerators) -> dict[str, Any]:
+        """How often two clients generate the same label from the same content."""
+        clients = range(generators.clients)
+        if generators.run.federation.train.y is None or len(clients) < 2:
             return {}
-        judge, latents = find_judge(studio), cross(studio, 1, JUDGED)
-        found = [judge.labels(studio.draw(client, latents), client) for client in range(studio.clients)]
-        pairs = [_share(a == b) for a, b in combinations(found, 2)]
-        return {"content_kept": _mean(pairs), "judge": judge.accuracy}
+        classifier, latents = load_reference_classifier(generators), cross(generators, 1, SAMPLES)
+        labels = [classifier.labels(generators.draw(client, latents), client) for client in clients]
+        pairs = [_share(a == b) for a, b in combinations(labels, 2)]
+        return {"content_kept": _mean(pairs), "classifier_accuracy": classifier.accuracy}
 
 
 class Labels(Use):
-    """Every label at every client, those it never saw too, and how many a classifier recognises (Fig. 6)."""
+    """Images of every label from every client, and how many the classifier recognises (Fig. 6)."""
 
     rows: int = Field(1, ge=1, description="images of each label in the picture")
 
-    def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        if not studio.classes:
+    def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
+        if not generators.classes:
             raise ConfigError(
-                f"objective.name={studio.run.trained.objective.name} draws no labels: train conditional-gan"
+                f"objective.name={generators.run.trained.objective.name} has no labels: train conditional-gan"
             )
-        judge, names = find_judge(studio), range(studio.classes)
-        labels = torch.arange(studio.classes).repeat_interleave(JUDGED)
-        latents = studio.latents(len(labels), "labels")
+        classifier, names = load_reference_classifier(generators), range(generators.classes)
+        labels = torch.arange(generators.classes).repeat_interleave(SAMPLES)
+        latents = generators.latents(len(labels), "labels")
         latents = Latents(latents.content, latents.style, labels)
         rows: list[dict[str, Any]] = []
         panels = {}
-        for client in range(studio.clients):
-            drawn, seen = studio.draw(client, latents), studio.seen_labels(client)
-            right = (judge.labels(drawn, client) == labels).view(studio.classes, JUDGED).float().mean(1)
+        for client in range(generators.clients):
+            drawn, seen = generators.draw(client, latents), generators.seen_labels(client)
+            right = (classifier.labels(drawn, client) == labels).view(-1, SAMPLES).float().mean(1)
             unseen = [label for label in names if label not in seen]
             rows.append({"client": client, "seen": seen, "recognised": right.tolist()})
-            shown = drawn.view(studio.classes, JUDGED, *drawn.shape[1:])[:, : self.rows]
-            title = f"client {client}, never saw {' '.join(map(str, unseen)) or 'none of them'}"
+            shown = drawn.view(generators.classes, SAMPLES, *drawn.shape[1:])[:, : self.rows]
+            title = f"client {client}, unseen: {' '.join(map(str, unseen)) or 'no label'}"
             panels[title] = shown.transpose(0, 1).reshape(-1, *drawn.shape[1:])
         file = self.file(folder, "labels")
-        save_panels(file, panels, studio.classes)
+        save_panels(file, panels, generators.classes)
         seen = [row["recognised"][label] for row in rows for label in names if label in row["seen"]]
         unseen = [row["recognised"][label] for row in rows for label in names if label not in row["seen"]]
         return {
@@ -112,14 +115,15 @@ class Labels(Use):
             "seen": _mean(seen),
             "unseen": _mean(unseen) if unseen else None,
             "clients": rows,
-            "judge": judge.accuracy,
+            "classifier_accuracy": classifier.accuracy,
         }
 
 
-def cross(studio: Studio, styles: int, contents: int) -> Latents:
-    """Every style with every content, style by style; a content's label goes with it: 0, 1, 2, …"""
-    by_content, by_style = studio.latents(contents, "grid contents"), studio.latents(styles, "grid styles")
-    labels = torch.arange(contents) % studio.classes if studio.classes else None
+def cross(generators: ClientGenerators, styles: int, contents: int) -> Latents:
+    """Combine every style with every content, style by style; contents have the labels 0, 1, 2, …"""
+    by_content = generators.latents(contents, "grid contents")
+    by_style = generators.latents(styles, "grid styles")
+    labels = torch.arange(contents) % generators.classes if generators.classes else None
     return Latents(
         by_content.content.repeat(styles, 1),
         by_style.style.repeat_interleave(contents, 0),
@@ -127,12 +131,19 @@ def cross(studio: Studio, styles: int, contents: int) -> Latents:
     )
 
 
-def save_panels(file: Path, panels: dict[str, Tensor], columns: int, wide: int = 4) -> None:
-    """A PNG of grids of images, each with its title; small images are magnified until a person sees them."""
+def save_panels(file: Path, panels: dict[str, Tensor], columns: int, per_row: int = 4) -> None:
+    """Save grids of images with their titles as one PNG; small images are magnified.
+
+    Args:
+        file: the PNG to write.
+        panels: uint8 images [N, H, W, C] by title.
+        columns: images per row of a panel.
+        per_row: panels per row of the picture, at most.
+    """
     side = max(next(iter(panels.values())).shape[1:3])
-    zoom = max(1, math.ceil(SEEN / side))
-    sheets = {title: _magnified(sheet(images, columns), zoom) for title, images in panels.items()}
-    across = min(wide, len(sheets))
+    zoom = max(1, math.ceil(MIN_SIDE / side))
+    sheets = {title: _magnify(sheet(images, columns), zoom) for title, images in panels.items()}
+    across = min(per_row, len(sheets))
     height, width = (max(page.shape[axis] for page in sheets.values()) for axis in (0, 1))
     down = math.ceil(len(sheets) / across)
     channels = next(iter(sheets.values())).shape[2]
@@ -148,7 +159,7 @@ def save_panels(file: Path, panels: dict[str, Tensor], columns: int, wide: int =
 
 
 def sheet(images: Tensor, columns: int) -> Tensor:
-    """Images [N, H, W, C] row by row on one sheet, with a grey line between them."""
+    """Arrange images [N, H, W, C] in a grid with grey lines between them."""
     count, height, width, channels = images.shape
     rows = math.ceil(count / columns)
     page = torch.full((rows * (height + 1) + 1, columns * (width + 1) + 1, channels), 128, dtype=torch.uint8)
@@ -158,11 +169,11 @@ def sheet(images: Tensor, columns: int) -> Tensor:
     return page
 
 
-def _magnified(page: Tensor, zoom: int) -> Tensor:
+def _magnify(page: Tensor, zoom: int) -> Tensor:
     return page.repeat_interleave(zoom, 0).repeat_interleave(zoom, 1)
 
 
-def _first(latents: Latents, count: int) -> Latents:
+def _head(latents: Latents, count: int) -> Latents:
     labels = None if latents.labels is None else latents.labels[:count]
     return Latents(latents.content[:count], latents.style[:count], labels)
 

@@ -1,4 +1,4 @@
-"""Images from the generative models of a run: each client's own, after its last round."""
+"""Images from the generators of a run's clients, after the last round."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fedssl.state import restore
 BATCH = 250
 
 
-class Draws(Protocol):
-    """What an objective that generates images can do."""
+class ImageGenerator(Protocol):
+    """The interface of objectives that generate images."""
 
     def latent_size(self, model: Model) -> int: ...
 
@@ -38,8 +38,12 @@ class Draws(Protocol):
 
 
 @dataclass
-class Studio:
-    """The generators of all clients of a run, ready to draw."""
+class ClientGenerators:
+    """The generators of all clients of a run, and the clients' real images.
+
+    Args:
+        run: a run whose objective generates images.
+    """
 
     run: LoadedRun
     _models: dict[int, Model] = field(default_factory=dict)
@@ -48,10 +52,10 @@ class Studio:
         objective = self.run.trained.objective
         if not hasattr(objective, "generate"):
             raise ConfigError(
-                f"objective.name={objective.name} generates nothing: train objective.name=gan, "
+                f"objective.name={objective.name} generates no images: train objective.name=gan, "
                 "conditional-gan or vae with method.name=padpaf"
             )
-        self.objective = cast(Draws, objective)
+        self.objective = cast(ImageGenerator, objective)
 
     @property
     def clients(self) -> int:
@@ -63,20 +67,20 @@ class Studio:
 
     @property
     def classes(self) -> int:
-        """Of a conditional model; 0: it is none."""
+        """The number of classes of a conditional model; 0 for an unconditional one."""
         return self.objective.classes(self.model(0))
 
     @property
     def canvas(self) -> Canvas:
         if not isinstance(self.run.trained.objective, ImageModel):
             raise ConfigError(
-                f"objective.name={self.run.trained.objective.name} draws points of a plane, not images: "
-                "`simpson` is what can be done with this run"
+                f"objective.name={self.run.trained.objective.name} generates points of a plane, not images: "
+                "use `simpson` with this run"
             )
         return canvas_of(self.model(0))
 
-    def normalised(self, pixels: Tensor) -> Tensor:
-        """uint8 [B, H, W, C] as the networks see it."""
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Convert uint8 images [B, H, W, C] to the networks' inputs."""
         data = self.run.trained.data
         return plain(pixels.to(self.device), data.mean, data.std)
 
@@ -84,26 +88,29 @@ class Studio:
         return torch_rng(self.run.config.seed, "studio", *purpose)
 
     def model(self, client: int) -> Model:
-        """What the client would begin its next round with, with fresh statistics, in evaluation mode."""
+        """The model that the client would start its next round with, in evaluation mode.
+
+        Its batch statistics are recomputed, see `recompute_statistics`.
+        """
         if not 0 <= client < self.clients:
             raise ConfigError(f"there is no client {client}: the run has clients 0 to {self.clients - 1}")
         if client not in self._models:
             model = copy.deepcopy(self._received(client))
-            settle(self.objective, model, self.rng("settle"))
+            recompute_statistics(self.objective, model, self.rng("settle"))
             self._models[client] = model
         return self._models[client]
 
     def latents(self, count: int, *purpose: int | str) -> Latents:
-        """The same for every client that asks for the same purpose."""
+        """Draw latents; the same purpose gives the same latents."""
         model = self.model(0)
         return draw_latents(
             count, self.objective.latent_size(model), self.objective.classes(model), self.rng(*purpose)
         )
 
-    # --- real images, as a client sees them ----------------------------------------------------------
+    # --- real images ---------------------------------------------------------------------------------
 
     def train_images(self, client: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Some of the client's own images (uint8 NHWC) with their labels, in random order."""
+        """At most `count` of the client's own images (uint8 NHWC) with their labels, in random order."""
         images, labels = [], []
         for turn, own in enumerate(self._own(client)):
             order = torch.randperm(len(own), generator=self.rng("train images", client, turn))
@@ -114,26 +121,26 @@ class Studio:
         return torch.cat(images)[:count], torch.cat(known)[:count] if known else None
 
     def plain_images(self, split: Literal["train", "test"], count: int) -> tuple[Tensor, Tensor | None]:
-        """The data set's images as they are, in random order."""
+        """At most `count` of the data set's images without shift, in random order."""
         images = self.run.federation.train if split == "train" else self._test()
         order = torch.randperm(len(images), generator=self.rng("plain images", split))[:count]
         return images.x[order], None if images.y is None else images.y[order]
 
     def test_images(self, client: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Test images that no other client has, with this client's look."""
+        """At most `count` test images with the client's shift; the clients' test images are disjoint."""
         test = self._test()
         x, y = test.x[client :: self.clients], None if test.y is None else test.y[client :: self.clients]
         x, y = x[:count], None if y is None else y[:count]
-        return self.look(x, client), y
+        return self.apply_shift(x, client), y
 
-    def look(self, x: Tensor, client: int) -> Tensor:
-        """Images of the data set with a client's look; a worker's clients take equal shares of them."""
+    def apply_shift(self, x: Tensor, client: int) -> Tensor:
+        """Apply a client's shift to images; with `partition.workers`, each of its clients gets a share."""
         own = self._own(client)
         parts = zip(own, x.tensor_split(len(own)), strict=True)
         return torch.cat([each.shift.apply(part, each.client, each.clients) for each, part in parts])
 
     def seen_labels(self, client: int) -> list[int]:
-        """The labels of a client's images."""
+        """The sorted labels that occur among a client's images."""
         y = self.run.federation.train.y
         if y is None:
             return []
@@ -154,11 +161,11 @@ class Studio:
         federation, config = self.run.federation, self.run.trained
         return [federation.images_of(client, config, turn + 1) for turn in range(self._turns)]
 
-    # --- generated ones ------------------------------------------------------------------------------
+    # --- generated images ----------------------------------------------------------------------------
 
     @torch.no_grad()
     def draw(self, client: int, latents: Latents) -> Tensor:
-        """uint8 images [B, H, W, C] by a client's generator."""
+        """Generate uint8 images [B, H, W, C] with a client's generator."""
         model = self.model(client)
         drawn = [self.objective.generate(model, each.to(self.device)) for each in _split(latents)]
         return self.canvas.pixels(torch.cat(drawn))
@@ -190,7 +197,7 @@ class Studio:
         """
         model = self.untrained if client is None else self.model(client)
         encoder = model.part("encoder" if kind == "content" else "style_encoder")
-        parts = [encoder(self.normalised(part)).cpu() for part in torch.split(pixels, BATCH)]
+        parts = [encoder(self.normalise(part)).cpu() for part in torch.split(pixels, BATCH)]
         return torch.cat(parts)
 
     def _received(self, client: int) -> Model:
@@ -202,10 +209,13 @@ class Studio:
 
 
 @torch.no_grad()
-def settle(objective: Draws, model: Model, rng: torch.Generator, batches: int = 8) -> None:
-    """Measure the generator's batch statistics anew, on what it draws now; leave it in evaluation mode.
+def recompute_statistics(
+    objective: ImageGenerator, model: Model, rng: torch.Generator, batches: int = 8
+) -> None:
+    """Recompute the generator's batch statistics on what it generates now; leaves it in evaluation mode.
 
-    A client's running statistics are those of the generator it trained. The server has moved it since.
+    A client's running statistics are those of the generator that it trained, which the server has changed
+    since.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]

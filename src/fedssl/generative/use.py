@@ -1,4 +1,4 @@
-"""What can be done with the generators of a run: `fedssl generate RUN WHAT key=value`."""
+"""Uses of a run's generators: `fedssl generate RUN WHAT key=value`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from fedssl.errors import ConfigError, did_you_mean
 from fedssl.evaluation.loaded import load_run
-from fedssl.generative.sampling import Studio
+from fedssl.generative.sampling import ClientGenerators
 from fedssl.options import Choice, build
 from fedssl.registry import Registry
 from fedssl.rundir import RunDir
@@ -20,7 +20,7 @@ USES = Registry(
     "use",
     {
         "grid": "fedssl.generative.grids:Grid",
-        "clients": "fedssl.generative.grids:Across",
+        "clients": "fedssl.generative.grids:AcrossClients",
         "labels": "fedssl.generative.grids:Labels",
         "fid": "fedssl.generative.fid:FID",
         "diversity": "fedssl.generative.diversity:Diversity",
@@ -36,16 +36,16 @@ USES = Registry(
 
 
 class Use(Choice):
-    """One thing to do with a run's generators; its fields are its options."""
+    """Base class of what `fedssl generate` does with a run's generators; its fields are its options."""
 
-    def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        """Numbers, with what they are numbers of; pictures go into the folder."""
-        raise TypeError(f"{type(self).__name__} does not say what it does")
+    def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
+        """Compute results by name, and write pictures into the folder."""
+        raise TypeError(f"{type(self).__name__} does not define apply")
 
     def file(self, folder: Path, name: str, ending: str = ".png") -> Path:
-        """Where something it makes is kept, named by the options that are not the defaults.
+        """A file for results, with a name that depends on the options that are not the defaults.
 
-        So two tables that ask the same of a run with other options do not overwrite each other.
+        Uses of a run with different options therefore do not overwrite each other's files.
         """
         own = {key: value for key, value in self.model_dump().items() if key not in ("name", "to")}
         changed = {key: value for key, value in own.items() if value != type(self).model_fields[key].default}
@@ -56,15 +56,25 @@ class Use(Choice):
 def generate(
     directory: RunDir, what: str, options: Mapping[str, Any], out: str | Path | None = None
 ) -> dict[str, Any]:
-    """Do one thing with a run, and note in its generated.jsonl what was found; pictures lie in `out`."""
+    """Apply a use to a run's generators, and append the results to its generated.jsonl.
+
+    Args:
+        directory: the run.
+        what: a key of USES.
+        options: the use's options.
+        out: the folder for pictures; None: `generated` in the run's folder.
+
+    Returns:
+        The results by name.
+    """
     if what not in USES:
-        raise ConfigError(f"nothing to generate by the name {what!r}: {did_you_mean(what, USES)}")
+        raise ConfigError(f"no use of the name {what!r}: {did_you_mean(what, USES)}")
     use: Use = build(USES.get(what), {"name": what, **options}, what)
     folder = Path(out) if out is not None else directory.path / "generated"
     with with_threads(0):
-        studio = Studio(load_run(directory, {}))
+        generators = ClientGenerators(load_run(directory, {}))
         folder.mkdir(parents=True, exist_ok=True)
-        found = use.do(studio, folder)
+        found = use.apply(generators, folder)
     with open(directory.path / "generated.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps({"what": what, "options": dict(options), "found": found}) + "\n")
     return found

@@ -22,10 +22,10 @@ from fedssl.models.options import ModelConfig
 
 
 class APFL(Method):
-    """FedAvg and a personal model, which is trained as part of a mixture of the two.
+    """FedAvg with a personal model that is trained as part of a mixture with the global one.
 
     ẑ¹ = α·z_g¹ + (1−α)·z² and ẑ² = α·z_g² + (1−α)·z¹, where z_g takes no gradient: the global copy
-    learns from its own loss. Personal features are mixed in the same proportion.
+    is trained by its own loss. Personal features are mixed in the same proportion.
     """
 
     effort: ClassVar[float] = 2.0
@@ -52,21 +52,21 @@ class APFL(Method):
         def loss(batch: Batch) -> Tensor:
             with record_outputs(shared.part("projector")) as theirs:
                 own_loss = objective.loss(shared, batch.views, batch.labels, batch.rng)
-            # Projections as the objective makes them; its loss on them is not used.
+            # Only the projections are used, not this loss.
             with record_outputs(personal.part("projector")) as mine:
                 objective.loss(personal, batch.views, batch.labels, batch.rng)
             views = mixture(torch.cat(theirs).detach(), torch.cat(mine), self.alpha)
             total.add_(own_loss.detach())
             return own_loss + objective.loss(mixed, views, batch.labels, batch.rng)
 
-        # Neither loss reaches the other's network, so that one backward pass of their sum does for both.
+        # The two losses have disjoint parameters, so one backward pass of their sum serves both.
         trained = [*objective.trained(shared), *objective.trained(personal)]
         training = train_locally(client, loss=loss, parameters=trained)
         return replace(training, loss=float(total) / training.steps)
 
 
 def mixture(theirs: Tensor, mine: Tensor, alpha: float) -> list[Tensor]:
-    """ẑ¹ and ẑ² of the projections of first and second views, one below the other."""
+    """Mix projections, each the concatenation of first and second views, to ẑ¹ and ẑ²."""
     (their_first, their_second), (my_first, my_second) = theirs.chunk(2), mine.chunk(2)
     return [
         alpha * their_first + (1 - alpha) * my_second,
@@ -75,7 +75,7 @@ def mixture(theirs: Tensor, mine: Tensor, alpha: float) -> list[Tensor]:
 
 
 class Mixture(nn.Module):
-    """Features of two encoders, α of the first and 1−α of the second."""
+    """Features of two encoders, weighted by α and 1−α."""
 
     def __init__(self, first: nn.Module, second: nn.Module, alpha: float) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class Boundary:
 
 
 def _first_source(name: str, sources: Mapping[str, str]) -> str:
-    """The tensor that this one is a copy of, or a copy of a copy (a target's); else the tensor itself."""
+    """The tensor that this one is ultimately a copy of (a target's source); else the tensor itself."""
     while name in sources:
         name = sources[name]
     return name

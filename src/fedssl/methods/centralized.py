@@ -1,4 +1,4 @@
-"""All images in one place: the bound that federated methods are measured against."""
+"""Training on all images in one place: the reference for federated methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method sees of the client it works for."""
+"""The client's side of a round, as methods see it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedssl.state import State, restore
 
 
 class ClientFailure(Exception):
-    """One client cannot take part in this round; its text says why. The round goes on without it."""
+    """One client cannot take part in this round; the message says why. The round continues without it."""
 
 
 @dataclass
@@ -46,14 +46,14 @@ class Client:
         return torch_rng(self.seed, self.round, self.id, purpose)
 
     def start_from(self, state: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> None:
-        """Load tensors into the model, and give every tensor that is not among them its initial value.
+        """Load tensors into the model, and reset all others to their initial values.
+
+        The model still holds the tensors of the client that was trained before, so none may be left as it
+        is. A missing tensor of a copied part (a target network) starts as a copy of its source.
 
         Args:
             state: tensors by name, for example the global model or a mixture of it and the client's own.
             own: tensors that take precedence over `state`, for example the client's memory.
-
-        A missing tensor of a copied part (a target network) starts as a copy of its source, because the
-        model still holds the tensors of the client that was trained before.
         """
         given = {**state, **(own or {})}
         sources = self.model.sources()
@@ -68,4 +68,4 @@ class Client:
 
     def check_deadline(self) -> None:
         if time.monotonic() > self.deadline:
-            raise ClientFailure("too late: not finished within participation.timeout")
+            raise ClientFailure("timed out: not finished within participation.timeout")

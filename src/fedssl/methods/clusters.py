@@ -1,4 +1,4 @@
-"""A server with several models: what FeatARC's uploads are folded into."""
+"""Aggregation into several cluster models (FeatARC)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedssl.state import ServerState, State, Upload
 
 
 class Clusters(Aggregate):
-    """Every cluster model becomes the aggregate of its members; one without members stays (line 18)."""
+    """Aggregates the members of each cluster; a cluster without members keeps its model (line 18)."""
 
     def __init__(self, server: ServerState, round: int, tools: ServerTools) -> None:
         self.server, self.round, self.tools = server, round, tools
@@ -54,15 +54,15 @@ class Clusters(Aggregate):
 
 
 class FirstClusters(Clusters):
-    """The first round with C equal models, none of which a client can prefer: the server assigns clusters.
+    """The first round with C equal models, in which the server assigns clients to clusters.
 
-    What clients changed, statistics included, is clustered by its direction (Ward's method). Clusters are
-    numbered by their lowest client id; nothing random, and no order of arrival, is in it.
+    The updates, statistics included, are clustered by their direction (Ward's method). Clusters are numbered
+    by their lowest client id, so the result does not depend on the order of arrival.
     """
 
     def __init__(self, server: ServerState, round: int, tools: ServerTools) -> None:
         super().__init__(server, round, tools)
-        self.waiting: list[tuple[Upload, State]] = []  # the loop takes an upload's tensors away
+        self.waiting: list[tuple[Upload, State]] = []  # the loop clears an upload's tensors
 
     def add(self, upload: Upload) -> dict[str, Any]:
         self.waiting.append((upload, upload.state))
@@ -70,21 +70,21 @@ class FirstClusters(Clusters):
 
     def finish(self) -> ServerState:
         self.waiting.sort(key=lambda pair: pair[0].client)
-        dealt = by_direction([self._change(state) for _, state in self.waiting], len(self.server.clusters))
-        for cluster, (upload, state) in zip(dealt, self.waiting, strict=True):
+        assigned = by_direction([self._change(state) for _, state in self.waiting], len(self.server.clusters))
+        for cluster, (upload, state) in zip(assigned, self.waiting, strict=True):
             whole = Upload(upload.client, state, upload.num_samples, upload.loss)
             upload.values |= {**self.fold_into(cluster, whole), "cluster": cluster}
         return super().finish()
 
     def _change(self, state: State) -> Tensor:
-        """What an upload changed, as one vector."""
+        """The update of an upload as one vector."""
         first = self.server.clusters[0]
         names = [name for name, tensor in first.items() if tensor.is_floating_point()]
         return torch.cat([(state[name] - first[name]).flatten() for name in names])
 
 
 def by_direction(vectors: Sequence[Tensor], clusters: int) -> list[int]:
-    """The cluster of each vector: Ward's agglomeration of unit vectors, clusters in order of appearance."""
+    """Cluster unit vectors by Ward's method; clusters are numbered in order of appearance."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     if len(vectors) <= clusters:

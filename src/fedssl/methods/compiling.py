@@ -17,10 +17,10 @@ _compiled: WeakKeyDictionary[nn.Module, Callable[..., object]] = WeakKeyDictiona
 
 @contextmanager
 def compile_encoders(model: Model) -> Iterator[None]:
-    """Every encoder of a model (a target's and a personal one, too) runs compiled meanwhile.
+    """Context manager in which every encoder of a model runs compiled, also a target's and a personal one.
 
-    Only for a while, and only `forward`: a copy made later is a plain module again and no alias of this
-    one, and hooks around `forward` are called as ever.
+    Only `forward` is replaced, and restored on exit. Copies made later are therefore plain modules, and
+    hooks are called as usual.
     """
     with ExitStack() as stack:
         for path, module in model.named_modules():

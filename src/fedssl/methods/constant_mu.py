@@ -1,4 +1,4 @@
-"""EMA with a fixed μ: what FedEMA is compared with in its Figures 7b and 10b."""
+"""EMA with a fixed μ: the baseline of FedEMA's Figures 7b and 10b."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedssl.state import Broadcast, State
 
 
 class ConstantMu(OwnModel):
-    """Clients fuse the global model with their own at a fixed rate; 0 is FedAvg, 1 is no communication."""
+    """Clients mix the global model with their own at a fixed rate; 0 is FedAvg, 1 is no communication."""
 
     mu_encoder: float = Field(0.5, ge=0, le=1, description="share of its own encoder that a client keeps")
     mu_predictor: float = Field(0.5, ge=0, le=1, description="share of its own predictor that a client keeps")

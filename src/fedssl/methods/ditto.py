@@ -19,11 +19,11 @@ from fedssl.models.options import ModelConfig
 
 
 class Ditto(Method):
-    """FedAvg and a personal model, which is pulled towards the client's trained global model."""
+    """FedAvg with a personal model, which has a proximal term to the client's trained global model."""
 
     effort: ClassVar[float] = 2.0
 
-    mu: float = Field(2.0, ge=0, description="strength of the pull towards the global copy (μ)")
+    mu: float = Field(2.0, ge=0, description="weight of the proximal term to the global copy (μ)")
 
     def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
         return {"personal": Part(copy.deepcopy(model), Role.PRIVATE, copy_of=tuple(model.roles))}
@@ -35,9 +35,9 @@ class Ditto(Method):
         first = train_locally(client)
         personal = cast(Model, client.model.part("personal"))
         shared = set(personal.names(Role.SHARED))
-        pulled = {name: value for name, value in personal.named_parameters() if name in shared}
+        anchored = {name: value for name, value in personal.named_parameters() if name in shared}
         trained = dict(client.model.named_parameters())
-        own, anchor = list(pulled.values()), [trained[name].detach() for name in pulled]
+        own, anchor = list(anchored.values()), [trained[name].detach() for name in anchored]
         objective = objective_loss(client, personal)
         second = train_locally(
             client,

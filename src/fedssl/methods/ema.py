@@ -1,4 +1,4 @@
-"""The global model as a moving average with the client's own: what FedEMA, FedU and constant-μ share."""
+"""Mixtures of the global model and the client's own: the base of FedEMA, FedU and constant-mu."""
 
 from __future__ import annotations
 

@@ -26,17 +26,17 @@ from fedssl.objectives.losses import negative_cosine
 from fedssl.state import Broadcast, ServerState, State, restore
 
 HEADS = ("projector", "predictor")
-FEATURES = 128  # images at a time, where only features are asked for: more would leave the cache
+FEATURES = 128  # batch size without a backward pass; larger ones exceed the processor's cache
 
 
 class FeatARC(FedAvg):
-    """C cluster models: a client trains the one whose features are most like its own, and aligned with it.
+    """Clustered training: each client trains the cluster model with the most similar features, aligned to it.
 
     `clusters=1` is the paper's "align only", `align=0` its "cluster only"; both together are FedAvg.
     """
 
     evaluates: ClassVar[Literal["cluster"]] = "cluster"
-    effort: ClassVar[float] = 1.2  # networks see each image a few times a round without a backward pass
+    effort: ClassVar[float] = 1.2  # a few additional forward passes per round
 
     clusters: int = Field(2, ge=1, description="cluster models (C); 1: align only")
     align: float = Field(
@@ -44,8 +44,8 @@ class FeatARC(FedAvg):
     )
     target: Literal["backbone", "projection"] = Field(
         "backbone",
-        description="what the head's output is aligned with: the cluster model's backbone feature "
-        "(model.projector_out must be its width) or its projection",
+        description="align the head's output with the cluster model's backbone feature "
+        "(model.projector_out must equal its width) or with its projection",
     )
     assignment: Literal["round-robin", "similarity"] = Field(
         "round-robin",
@@ -78,7 +78,7 @@ class FeatARC(FedAvg):
     # --- the four steps ----------------------------------------------------------------------
 
     def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
-        """Algorithm 1, lines 6–14: the cluster model that agrees best with the client's last model."""
+        """Choose the cluster model that best agrees with the client's last model (Algorithm 1, line 6)."""
         if not broadcast.clusters:
             client.start_from({**memory, **broadcast.model})
             return {"cluster": 0}
@@ -97,7 +97,7 @@ class FeatARC(FedAvg):
         return broadcast.clusters[int(client.notes["cluster"])] if broadcast.clusters else broadcast.model
 
     def train(self, client: Client) -> Training:
-        # In round 1 the cluster models are untrained, and all images have nearly the same feature.
+        # In round 1 the cluster models are untrained, and features hardly differ between images.
         if not self.align or client.round == 1:
             return train_locally(client)
         return train_locally(client, loss=aligned_loss(client, self.align, self.target))
@@ -106,18 +106,18 @@ class FeatARC(FedAvg):
         if self.clusters == 1:
             return super().aggregate(server, round, tools)
         tools.check_server_sees_uploads(
-            "they are which FeatARC clusters; set method.clusters=1, or aggregation.client_side=false"
+            "FeatARC clusters them; set method.clusters=1, or aggregation.client_side=false"
         )
-        deals = round == 1 and self.assignment == "similarity"
-        return (FirstClusters if deals else Clusters)(server, round, tools)
+        assigns = round == 1 and self.assignment == "similarity"
+        return (FirstClusters if assigns else Clusters)(server, round, tools)
 
     # --- alignment ---------------------------------------------------------------------------
 
     def alignments(self, client: Client, models: list[State], own: Mapping[str, Tensor]) -> list[float]:
-        """For each cluster model, the mean cosine of its backbone features with the client's own.
+        """The mean cosine similarity of each cluster model's backbone features with the client's own.
 
-        The client's own are those of the model it trained last; before its first round (only with
-        `assignment=similarity`), of the model that all clients started from.
+        The client's own features come from the model it trained last, or, before its first round (only with
+        `assignment=similarity`), from the initial model.
         """
         encoder, names = client.model.part("encoder"), client.model.names_under(["encoder"])
         restore(client.model, {name: own.get(name, client.initial[name]) for name in names})
@@ -132,7 +132,7 @@ class FeatARC(FedAvg):
 
 @torch.no_grad()
 def backbone_features(client: Client, encoder: nn.Module) -> Tensor:
-    """Features of all of the client's images, as they are, from a network in evaluation mode."""
+    """Features of all of the client's images without augmentation, from a network in evaluation mode."""
     encoder.eval()
     found = []
     for positions in torch.split(torch.arange(len(client.images)), FEATURES):
@@ -154,33 +154,32 @@ def targets(client: Client, kind: Literal["backbone", "projection"]) -> Tensor:
 def aligned_loss(client: Client, weight: float, target: Literal["backbone", "projection"]) -> Loss:
     """The objective + λ·½·(D(p⁺¹, z_g) + D(p⁺², z_g)) with D = −cos (Algorithm 2, line 10).
 
-    p is the output of predictor, projector or encoder, whichever is the last that the objective has. z_g, of
-    the image without augmentation, is the cluster model's backbone feature (Algorithm 2: z_g = f_θ(x)) or its
-    projection. It stays the same for a round, and is computed while the client's model still is the cluster
-    model.
+    p is the output of the objective's last head: predictor, projector or encoder. z_g is the cluster model's
+    backbone feature of the image without augmentation (Algorithm 2: z_g = f_θ(x)), or its projection. It is
+    computed once per round, before the client's model is trained.
     """
-    model, given, objective = client.model, targets(client, target), objective_loss(client)
+    model, fixed, objective = client.model, targets(client, target), objective_loss(client)
 
     def loss(batch: Batch) -> Tensor:
         with record_outputs(last_head(model)) as seen:
             value = objective(batch)
         p = torch.cat(seen) if seen else batch.views[0].new_empty(0)
-        # MAE has no pass over whole images, MoCo none of its second views through the online network.
+        # MAE encodes no whole images, and MoCo no second views by the online network.
         if len(p) != len(batch.views) * len(batch.images):
             p = torch.cat([predict_projection(model, view) for view in batch.views])
-        z = given[batch.positions.to(given.device)]
+        z = fixed[batch.positions.to(fixed.device)]
         return value + weight * negative_cosine(p, z.repeat(len(batch.views), 1))
 
     return loss
 
 
 def last_head(model: Model) -> nn.Module:
-    """The part of the online network whose output is compared."""
+    """The last part of the online network."""
     return model.part(next((name for name in reversed(HEADS) if model.has(name)), "encoder"))
 
 
 def predict_projection(model: Model, images: Tensor) -> Tensor:
-    """Images through the online network, up to its last head."""
+    """Pass images through the online network, up to its last head."""
     for name in ("encoder", *HEADS):
         if model.has(name):
             images = model.part(name)(images)

@@ -12,7 +12,7 @@ class FedAvg(Method):
     """Clients replace their online network by the global one; target networks stay with them."""
 
     update_both: bool = Field(
-        False, description="the target network, too, is replaced by the global encoder in every round"
+        False, description="also replace the target network by the global encoder in every round"
     )
 
     def keeps(self, model: Model) -> list[str]:

@@ -7,7 +7,7 @@ from fedssl.models.model import Model
 
 
 class FedPer(Method):
-    """The encoder is shared; what lies on top of it (projector, predictor) stays with its client."""
+    """The encoder is shared; the heads (projector, predictor) stay on the client."""
 
     def shares(self, model: Model) -> list[str]:
         return model.names_under(["encoder"])

@@ -14,13 +14,13 @@ from fedssl.models.model import Model
 
 
 class FedProx(FedAvg):
-    """FedAvg whose clients are pulled towards the global model: + μ/2·‖w − w_g‖² over what is shared."""
+    """FedAvg with a proximal term to the global model: + μ/2·‖w − w_g‖² over shared parameters."""
 
-    mu: float = Field(0.2, ge=0, description="strength of the pull towards the global model (μ)")
+    mu: float = Field(0.2, ge=0, description="weight of the proximal term to the global model (μ)")
     start: Literal["global", "own"] = Field(
         "global",
-        description="the model that a client trains in a round: global (FedProx), or its own last one, which "
-        "the global model only pulls (the LocalUpdate of FedStyle's appendix, which does not overwrite w_k)",
+        description="the model that local training starts from: the global one (FedProx), or the client's "
+        "last one (the LocalUpdate of FedStyle's appendix, which does not overwrite w_k)",
     )
 
     @property

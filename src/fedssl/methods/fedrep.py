@@ -14,9 +14,9 @@ from fedssl.methods.training import Training, train_locally
 
 
 class FedRep(FedPer):
-    """As FedPer, but E epochs of the heads with the encoder frozen, then E of the encoder with them frozen.
+    """FedPer that trains the heads for E epochs with a frozen encoder, then the encoder with frozen heads.
 
-    Frozen is what takes no gradient: statistics of BatchNorm go on, as in training.
+    Freezing disables gradients only; BatchNorm statistics are still updated.
     """
 
     effort: ClassVar[float] = 1.4  # a frozen encoder needs no backward pass
@@ -35,7 +35,7 @@ class FedRep(FedPer):
 
 @contextmanager
 def freeze(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """They take no gradient meanwhile."""
+    """Context manager in which these parameters take no gradient."""
     for parameter in parameters:
         parameter.requires_grad_(False)
     try:

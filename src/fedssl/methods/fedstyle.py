@@ -32,11 +32,11 @@ from fedssl.models.tuned import Tuned
 from fedssl.objectives.target import Target
 from fedssl.state import Broadcast, State
 
-DIVERGED = 3.0  # ‖G‖/‖h_c‖; about 1 where training goes well
+DIVERGED = 3.0  # ‖G‖/‖h_c‖; about 1 in stable training
 
 
 class FedStyle(Method):
-    """Clients infuse content features with those of their own style, which never leaves them.
+    """Clients infuse content features with features of their style, which never leave the client.
 
     Content model f_c, g_c is shared. Style model f_s, g_s (part `style`) and generator G are private.
     """
@@ -45,10 +45,10 @@ class FedStyle(Method):
     when_evaluated: ClassVar[tuple[str, ...]] = ("stylized",)
 
     style_epochs: int = Field(
-        10, ge=0, description="epochs of style extraction, once for each client (E_s); 0: noise (ablation)"
+        10, ge=0, description="epochs of style extraction, once per client (E_s); 0: noise (ablation)"
     )
     infusion: float = Field(0.5, ge=0, description="weight of the loss on style-infused features (λ)")
-    temperature: float = Field(0.07, gt=0, description="of the style loss (τ)")
+    temperature: float = Field(0.07, gt=0, description="temperature of the style loss (τ)")
     generator_hidden: int = Field(256, ge=1, description="hidden width of the generator G")
     stylized: bool = Field(
         True, description="personal features are h_c + G([h_c, h_s]); false: h_c alone (ablation)"
@@ -66,7 +66,7 @@ class FedStyle(Method):
             "style": Part(self._contrast.build(style.module, style.features, config), Role.PRIVATE),
             "generator": Part(build_generator(style.features, self.generator_hidden), Role.PRIVATE),
         }
-        if model.has("queue"):  # infused keys are compared with infused keys
+        if model.has("queue"):  # infused keys have their own negatives
             parts["infused_queue"] = Part(copy.deepcopy(model.part("queue")), Role.PRIVATE)
         return parts
 
@@ -79,7 +79,7 @@ class FedStyle(Method):
         )
 
     def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
-        """Content from the server, style and generator from memory; a newcomer extracts its style first."""
+        """Load content from the server, style and generator from memory; extract the style if new."""
         client.start_from(broadcast.model, memory)
         if not self.style_epochs or "style_loss" in client.notes:
             return {}
@@ -88,7 +88,10 @@ class FedStyle(Method):
         return {"style_loss": extraction.loss}
 
     def extract(self, client: Client) -> Training:
-        """Algorithm 2, as in round 1 whenever the client first takes part: its images alone decide."""
+        """Extract the style (Algorithm 2), as in round 1 whenever the client first takes part.
+
+        The result depends on the client's images only.
+        """
         newcomer = replace(
             client,
             round=1,
@@ -111,7 +114,7 @@ class FedStyle(Method):
         return replace(training, values={"generator_ratio": norms.ratio()})
 
     def warning(self, line: Mapping[str, Any]) -> str:
-        """The generator is not normalised and may diverge: its output then drowns the content features."""
+        """Warn if the generator, which is not normalised, diverges and dominates the content features."""
         ratios = {row["client"]: row.get("generator_ratio", 0.0) for row in line["clients"]}
         diverged = [f"client {client} ({ratio:.3g})" for client, ratio in ratios.items() if ratio > DIVERGED]
         if not diverged:
@@ -128,7 +131,7 @@ class FedStyle(Method):
 
         Args:
             client: the client; its style encoder is frozen.
-            norms: collects the lengths of content features and of what the generator makes of them.
+            norms: collects the norms of content features and of the generator's outputs.
         """
         model, objective = client.model, client.objective
         generator, heads = model.part("generator"), infuse_heads(model)
@@ -158,7 +161,7 @@ class FedStyle(Method):
 
 
 class Norms:
-    """Lengths of generated and of content features, summed over the steps of a round."""
+    """Norms of generated and of content features, summed over the steps of a round."""
 
     def __init__(self) -> None:
         self.generated = self.content = torch.zeros(())
@@ -169,12 +172,12 @@ class Norms:
         self.content = self.content + torch.cat(list(content)).float().norm(dim=1).sum()
 
     def ratio(self) -> float:
-        """‖G‖/‖h_c‖, of their means over rows."""
+        """The ratio ‖G‖/‖h_c‖ of the mean norms."""
         return float(self.generated / self.content)
 
 
 def features_of_both(online: list[Tensor], target: list[Tensor], images: int) -> tuple[Tensor, Tensor]:
-    """h_c¹ and h_c²; MoCo's keys go through the target only, and so their features are the target's."""
+    """h_c¹ and h_c²; with MoCo, the latter come from the target, which alone encodes the keys."""
     features = torch.cat(online)
     if len(features) == images:
         return features, torch.cat(target)
@@ -183,7 +186,7 @@ def features_of_both(online: list[Tensor], target: list[Tensor], images: int) ->
 
 
 def infuse_heads(model: Model) -> Model:
-    """The objective's model on features instead of images: encoders are left out."""
+    """The objective's model for features instead of images: encoders are replaced by identities."""
     instead: dict[str, nn.Module] = {"encoder": nn.Identity()}
     if model.has("target"):
         instead["target"] = Target(nn.Identity(), model.part("target.projector"))

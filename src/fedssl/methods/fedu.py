@@ -19,22 +19,22 @@ THRESHOLD = "threshold"  # among the numbers that the server keeps and sends
 class FedU(OwnModel):
     """The encoder is replaced by the global one, the predictor only if the two encoders are close.
 
-    For an objective without a predictor (SimCLR, Barlow Twins in the L-DAWA paper, which does not say how),
-    the head that takes its place is the projector.
+    For objectives without a predictor (SimCLR and Barlow Twins in the L-DAWA paper, which gives no details),
+    the projector takes its place.
     """
 
     divergence: Literal["paper", "reference-code"] = Field(
         "reference-code",
-        description="how far apart the encoders are: mean change of convolution weights (reference-code: "
-        "what FedU's threshold was published for), or ‖W_g − W_k‖ over all encoder parameters (paper)",
+        description="distance of the encoders: mean change of convolution weights (reference-code, for which "
+        "FedU's threshold was published), or ‖W_g − W_k‖ over all encoder parameters (paper)",
     )
-    threshold: float = Field(0.4, ge=0, description="a client further away than this keeps its own predictor")
+    threshold: float = Field(0.4, ge=0, description="largest distance at which the predictor is replaced")
     quantile: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="in place of threshold, without a unit: predictors are replaced up to this quantile of "
-        "the divergences that the server saw in the round before; none: threshold",
+        description="instead of threshold: predictors are replaced up to this quantile of the last round's "
+        "divergences; none: use threshold",
     )
 
     def broadcast(self, server: ServerState, client: int, round: int) -> Broadcast:
@@ -53,7 +53,7 @@ class FedU(OwnModel):
         return {"divergence_before": apart, "predictor_replaced": float(close)}
 
     def _is_close(self, apart: float, quantile: float | None) -> bool:
-        """Below the threshold, or within the quantile; replaced as long as the server has seen nothing."""
+        """Whether a divergence is below the threshold or quantile; true until the server has seen any."""
         if self.quantile is None:
             return apart < self.threshold
         return quantile is None or apart <= quantile
@@ -67,8 +67,8 @@ class FedU(OwnModel):
 class QuantileAggregate(Aggregate):
     """Turns the divergences of a round into the next round's threshold.
 
-    Those of earlier rounds do not count: divergence falls with the learning rate, so that in the end all of
-    a round would be below any quantile of all rounds.
+    Earlier rounds do not count: divergence falls with the learning rate, so that late rounds would be below
+    any quantile over all rounds.
     """
 
     def __init__(self, server: ServerState, round: int, tools: ServerTools, quantile: float) -> None:

@@ -67,17 +67,23 @@ class Method(Choice):
 
     evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "global"  # whose encoder is the result
     pools_data: ClassVar[bool] = False  # one client holds the data of all
-    effort: ClassVar[float] = 1.0  # of a step, beside FedAvg's: for estimates
-    when_evaluated: ClassVar[tuple[str, ...]] = ()  # options that `fedssl eval` may change: none of training
+    effort: ClassVar[float] = 1.0  # cost of a step relative to FedAvg's, for time estimates
+    when_evaluated: ClassVar[tuple[str, ...]] = ()  # options that `fedssl eval` may change
 
     private_norm: bool = Field(
         False,
-        description="normalisation layers, parameters and statistics, stay on the client (FedBN); the result "
-        "is then the mean over clients, each with its own",
+        description="keep normalisation layers (parameters and statistics) on the client (FedBN); results "
+        "are then means over clients, each with its own layers",
     )
 
     def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
-        """What the method needs beside the objective's own parts; `encoder` builds another fresh one."""
+        """Parts that the method adds to those of the objective.
+
+        Args:
+            model: the objective's model.
+            encoder: builds another encoder of the same architecture.
+            config: the model's options.
+        """
         return {}
 
     def personal_encoder(self, model: Model) -> nn.Module:
@@ -86,17 +92,17 @@ class Method(Choice):
 
     @property
     def personalizes(self) -> bool:
-        """Whether clients have encoders of their own, beside the result for all."""
+        """Whether clients have their own encoders in addition to the result for all."""
         return type(self).personal_encoder is not Method.personal_encoder
 
     def warning(self, line: Mapping[str, Any]) -> str:
-        """What a user should know about the numbers of a round, a line of metrics.jsonl; empty: nothing."""
+        """A warning to log about a round (a line of metrics.jsonl); empty: none."""
         return ""
 
-    # --- what leaves a client, and what it keeps ---------------------------------------------
+    # --- what a client shares, and what it keeps ----------------------------------------------
 
     def shares(self, model: Model) -> list[str]:
-        """Names of the tensors that leave the client: by default those of shared parts. No other can."""
+        """Names of the tensors that are uploaded: by default those of shared parts. No others can be."""
         return model.names(Role.SHARED)
 
     def keeps(self, model: Model) -> list[str]:
@@ -156,7 +162,7 @@ class Method(Choice):
 
         Args:
             client: the client after `receive`; `client.received` is the model that it was sent.
-                Numbers written to `client.notes` are there again in its next round.
+                Numbers written to `client.notes` are available in its next round.
 
         Returns:
             The loss, the number of steps and views, and numbers for metrics.jsonl.
@@ -178,14 +184,14 @@ class Method(Choice):
 
 
 class Aggregate:
-    """The next server state in the making: one global model, folded by the configured rule."""
+    """Computes the next server state: one global model, aggregated by the configured rule."""
 
     def __init__(self, server: ServerState, round: int, tools: ServerTools) -> None:
         self.server, self.round, self.tools = server, round, tools
         self.fold: Fold = tools.rule.start(server.model, tools.statistics, round)
 
     def add(self, upload: Upload) -> dict[str, Any]:
-        """Fold one upload in; what to log about it."""
+        """Add one upload; returns what to log about it."""
         self.fold.add(upload)
         return self.fold.report[upload.client]
 

@@ -1,8 +1,7 @@
 """SGD, Adam and AdamW over lists of tensors, with PyTorch's own update functions.
 
-The classes of torch.optim import the compiler, which takes two seconds before the first step; the
-functions beneath them do not. An optimizer lives for one round, so it needs neither groups nor a
-state dict.
+The classes of torch.optim import the compiler, which takes two seconds before the first step; their
+functional forms do not. An optimizer lives for one round, so it needs neither groups nor a state dict.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fedssl.methods.options import TrainConfig
 
 
 class Optimizer:
-    """The parameters that took gradients in the last backward pass are updated."""
+    """Updates the parameters that received gradients in the last backward pass."""
 
     def __init__(
         self,
@@ -27,7 +26,15 @@ class Optimizer:
         betas: tuple[float, float] = (0.9, 0.999),
         scales: list[float] | None = None,
     ) -> None:
-        """`scales` multiply the learning rate of each parameter; None: all have the same."""
+        """Create an optimizer for one round.
+
+        Args:
+            parameters: the parameters to update.
+            config: names the optimizer, with its momentum and weight decay.
+            lr: the learning rate; set `lr` to change it.
+            betas: of Adam.
+            scales: factor of the learning rate of each parameter; None: 1.
+        """
         self.parameters, self.config, self.lr, self.betas = parameters, config, lr, betas
         count = len(parameters)
         each = scales or [1.0] * count

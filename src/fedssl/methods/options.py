@@ -12,13 +12,16 @@ from fedssl.options import Options
 class TrainConfig(Options):
     epochs: float = Field(2.0, gt=0, description="local epochs per round (E); a fraction is allowed")
     batch_size: int = Field(32, ge=2, description="images per step (B)")
-    lr: float = Field(0.05, gt=0, description="learning rate of the first round")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="fresh in every round")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
+    lr: float = Field(0.05, gt=0, description="initial learning rate")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="optimizer; its state is reset in every round"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(5e-4, ge=0, description="L2 penalty on all trained parameters")
     schedule: Literal["cosine", "constant", "step"] = Field(
         "cosine",
-        description="learning rate: cosine over rounds; step: ×gamma at milestones, also within rounds",
+        description="learning rate schedule; cosine: over rounds; step: ×gamma at milestones, also within "
+        "rounds",
     )
     round_decay: float = Field(
         0.0,
@@ -30,36 +33,38 @@ class TrainConfig(Options):
     freeze: int = Field(
         0,
         ge=0,
-        description="first stages of the encoder that stay as they are: 1 is the stem (or embedding), 2 the "
-        "first stage (or block) too",
+        description="number of frozen stages of the encoder: 1 is the stem (or embedding), 2 also the first "
+        "stage (or block)",
     )
     lora: int = Field(
         0,
         ge=0,
-        description="rank of LoRA adapters, all that is trained and sent of the encoder; 0: no adapters",
+        description="rank of LoRA adapters, the only part of the encoder that is trained and sent; 0: no "
+        "adapters",
     )
-    lora_scale: float = Field(1.0, gt=0, description="what B·A of an adapter is multiplied by (α / rank)")
+    lora_scale: float = Field(1.0, gt=0, description="factor of an adapter's B·A (α / rank)")
     lora_mean: Literal["freeze-a", "product"] = Field(
         "freeze-a",
-        description="freeze-a: A stays as drawn, and B is averaged; product: both are trained, and the mean "
-        "of B·A is factored again",
+        description="freeze-a: A is fixed at random, and B is averaged; product: both are trained, and the "
+        "mean of B·A is factored again",
     )
     layer_decay: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="the learning rate of a block of the encoder is so many times the next one's",
+        description="learning rate of an encoder block as a multiple of the next block's",
     )
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
-        (0.6, 0.8), description="step: shares of all local epochs after which the rate is multiplied by gamma"
+        (0.6, 0.8), description="step: milestones, as shares of all local epochs"
     )
-    gamma: float = Field(0.1, gt=0, le=1, description="step: factor of the rate at every milestone")
-    clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no limit")
+    gamma: float = Field(0.1, gt=0, le=1, description="step: factor of the learning rate at every milestone")
+    clip: float = Field(0.0, ge=0, description="largest gradient norm; 0: no clipping")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="auto: bf16 on CUDA, else fp32; bf16 pays on CPUs that multiply it (AVX-512 BF16, AMX)",
+        description="auto: bf16 on CUDA, else fp32; on CPUs, bf16 is only faster with AVX-512 BF16 or AMX",
     )
     compile: bool = Field(
         False,
-        description="encoders through torch.compile: faster steps after up to a minute, other rounding",
+        description="compile encoders with torch.compile: steps are faster after up to a minute, and round "
+        "differently",
     )

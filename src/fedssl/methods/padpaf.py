@@ -1,19 +1,19 @@
-"""PaDPaF (Almansoori, Horváth, Takáč): what is content is federated, what is style stays with the client."""
+"""PaDPaF (Almansoori, Horváth, Takáč): content modules are federated, style modules stay private."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from fedssl.methods.alternating import AlternatingTraining
 from fedssl.methods.client import Client
 from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.training import Training
-from fedssl.methods.turns import Turns
 from fedssl.models.model import Model, Role
 from fedssl.state import ServerState, Upload
 
 
-class PaDPaF(Turns):
-    """Shared parts travel, private parts do not; the server steps along the mean update (Algorithm 1).
+class PaDPaF(AlternatingTraining):
+    """Only shared parts are uploaded; the server steps along the mean update (Algorithm 1).
 
     For the paper's server set server.optimizer=adam.
     """
@@ -35,7 +35,7 @@ class Mean(Aggregate):
 
     def __init__(self, server: ServerState, round: int, tools: ServerTools) -> None:
         tools.check_server_sees_uploads(
-            "PaDPaF's server takes the plain mean, and clients would weight their models by their numbers of "
+            "PaDPaF's server takes the unweighted mean, but clients weight their models by their number of "
             "images; set aggregation.client_side=false"
         )
         super().__init__(server, round, tools)

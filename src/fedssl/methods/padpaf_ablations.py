@@ -1,4 +1,4 @@
-"""PaDPaF without its split: everything is shared, or nothing. Both train in the same turns as `padpaf`."""
+"""PaDPaF without its split: everything is shared, or nothing. Both train as `padpaf` does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedssl.state import ServerState
 
 
 class PaDPaFShared(PaDPaF):
-    """Every parameter is shared, that of style too, as in the authors' code; buffers stay local."""
+    """Every parameter is shared, including those of style, as in the authors' code; buffers stay local."""
 
     def shares(self, model: Model) -> list[str]:
         return [name for name, _ in model.named_parameters()]

@@ -9,29 +9,29 @@ from typing import ClassVar, Literal, cast
 from pydantic import Field
 from torch import nn
 
+from fedssl.methods.alternating import AlternatingTraining, ProximalTerm
 from fedssl.methods.client import Client
 from fedssl.methods.method import Aggregate, ServerTools
 from fedssl.methods.padpaf import Mean
 from fedssl.methods.training import Training
-from fedssl.methods.turns import Pull, Turns
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
 from fedssl.state import ServerState
 
 
-class PaDPaFDitto(Turns):
-    """The whole model is federated; each client also has a personal one, pulled towards the global model.
+class PaDPaFDitto(AlternatingTraining):
+    """Ditto for generative models: a federated model, and a personal one with a proximal term (μ).
 
-    It trains as `padpaf` does: the same turns, rates and server. Buffers stay local there and here.
+    It trains as `padpaf` does, with the same steps, learning rates and server. Buffers stay local.
     """
 
     evaluates: ClassVar[Literal["global", "cluster", "personal"]] = "personal"
     effort: ClassVar[float] = 2.0
 
-    mu: float = Field(1.0, ge=0, description="pull of the client's own model to the global one (μ)")
+    mu: float = Field(1.0, ge=0, description="proximal weight μ of the personal model to the global one")
     fedprox: float = Field(
-        0.0, ge=0, description="the federated model, too, is pulled to what was received (FedProx)"
+        0.0, ge=0, description="proximal weight of the federated model to the received one (FedProx)"
     )
 
     def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
@@ -45,10 +45,10 @@ class PaDPaFDitto(Turns):
 
     def train(self, client: Client) -> Training:
         received = {name: value.to(client.device) for name, value in client.received.items()}
-        federated = Pull(received, self.fedprox) if self.fedprox else None
+        federated = ProximalTerm(received, self.fedprox) if self.fedprox else None
         first = self.train_model(client, client.model, federated)
         own = cast(Model, client.model.part("personal"))
-        second = self.train_model(client, own, Pull(received, self.mu), "personal")
+        second = self.train_model(client, own, ProximalTerm(received, self.mu), "personal")
         return Training(
             first.loss,
             first.steps + second.steps,

@@ -1,4 +1,4 @@
-"""The pull towards another model that FedProx and Ditto add to a loss."""
+"""The proximal term of FedProx and Ditto."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def proximal(own: Sequence[Tensor], anchor: Sequence[Tensor], mu: float) -> Tensor:
-    """μ/2·‖w − w_g‖² over parameters taken as one vector; the anchor takes no gradient."""
+    """μ/2·‖w − w_g‖² over all parameters; the anchor takes no gradient."""
     if len(own) != len(anchor):
-        raise ValueError(f"{len(own)} parameters cannot be pulled towards {len(anchor)}")
+        raise ValueError(f"{len(own)} parameters and {len(anchor)} anchors: the numbers must be equal")
     return cast(Tensor, _Proximal.apply(mu, anchor, *own))
 
 
 class _Proximal(torch.autograd.Function):
-    """All parameters at once: of many small ones, a step would else spend more on calls than on numbers."""
+    """Handles all parameters in one call, which is faster for many small ones."""
 
     @staticmethod
     def forward(ctx: Any, mu: float, anchor: Sequence[Tensor], *own: Tensor) -> Tensor:

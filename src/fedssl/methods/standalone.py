@@ -1,4 +1,4 @@
-"""No communication: every client learns from its own images alone."""
+"""No communication: every client trains on its own images only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedssl.state import ServerState, Upload
 
 
 class Standalone(Method):
-    """Nothing is sent; the result is the average over the clients' own encoders."""
+    """Nothing is shared; results are means over the clients' own encoders."""
 
     evaluates: ClassVar[Literal["global", "personal"]] = "personal"
 
@@ -22,7 +22,7 @@ class Standalone(Method):
 
 
 class Unchanged(Aggregate):
-    """A server that learns nothing."""
+    """A server state that never changes."""
 
     def __init__(self, server: ServerState) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""A client's style: what tells its images from their own outlines (FedStyle, Algorithm 2)."""
+"""Extraction of a client's style by contrasting its images with their outlines (FedStyle, Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
 
 
 def sobel(images: Tensor) -> Tensor:
-    """Outlines of uint8 images [B, H, W, C]: float32 [B, C, H, W], in [0, 1] and alike in every channel.
+    """Outlines of uint8 images [B, H, W, C] as float32 [B, C, H, W] in [0, 1], equal in every channel.
 
-    The magnitude of the two Sobel gradients of the grey image, divided by its largest value in that image.
-    Beyond its edge an image goes on as it ends, so that the edge itself is no outline.
+    The magnitude of the two Sobel gradients of the grey image, divided by its maximum over the image. Borders
+    are replicated, so that the border itself is no outline.
     """
     channels = images.shape[3]
     weights = torch.tensor(LUMA if channels == 3 else (1 / channels,) * channels, device=images.device)
@@ -36,13 +36,13 @@ def sobel(images: Tensor) -> Tensor:
     down, along = down.add_(grey[:, 1:-1], alpha=2), along.add_(grey[:, :, 1:-1], alpha=2)
     magnitude = torch.hypot(down[:, :, 2:] - down[:, :, :-2], along[:, 2:] - along[:, :-2])
     largest = magnitude.amax(dim=(1, 2), keepdim=True)
-    # Of 8-bit pixels no real gradient is below 0.1: less is the rounding of a plain surface.
+    # Gradients of 8-bit pixels are never below 0.1: smaller values are rounding on a plain surface.
     scaled = torch.where(largest > 0.05, magnitude / largest.clamp_min(0.05), 0.0)
     return scaled[:, None].expand(-1, channels, -1, -1).contiguous(memory_format=torch.channels_last)
 
 
 class StyleViews(Views):
-    """Two "views" of an image: as it is, and its outlines."""
+    """Two "views" of an image: the image without augmentation, and its outlines."""
 
     def __init__(self, like: Views) -> None:
         super().__init__(build_recipe("plain"), like.size, like.channels, like.mean, like.std)
@@ -57,7 +57,7 @@ class StyleViews(Views):
 
 
 class StyleContrast(Objective):
-    """Images of a client are alike, and so are their outlines; the two are not (FedStyle, Eq. 2)."""
+    """Contrasts a client's images with their outlines; each group attracts its members (FedStyle, Eq. 2)."""
 
     temperature: float = Field(0.07, gt=0, description="divides cosine similarities")
 
@@ -86,7 +86,7 @@ def style_info_nce(z: Tensor, temperature: float) -> Tensor:
     return -log_p[positive].mean()
 
 
-FEATURES = 64  # images at a time, and their outlines: more would leave the cache
+FEATURES = 64  # images per batch, with as many outlines; larger batches exceed the processor's cache
 
 
 @torch.no_grad()
@@ -104,12 +104,12 @@ def style_features(
 
 
 def build_generator(features: int, hidden: int) -> nn.Sequential:
-    """G: from a content and a style feature, one beside the other, to a content feature."""
+    """Build G, which maps concatenated content and style features to content features."""
     return nn.Sequential(nn.Linear(2 * features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, features))
 
 
 class ConcatenatedFeatures(nn.Module):
-    """Features of two encoders, one beside the other."""
+    """Concatenated features of two encoders."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class ConcatenatedFeatures(nn.Module):
 
 
 class Stylize(nn.Module):
-    """h_c + G([h_c, h_s]) of the two features one beside the other (FedStyle, Eq. 4)."""
+    """Maps [h_c, h_s] to h_c + G([h_c, h_s]) (FedStyle, Eq. 4)."""
 
     def __init__(self, generator: nn.Module) -> None:
         super().__init__()

@@ -30,12 +30,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss is computed on: some images of the client, and views of them."""
+    """A batch of the client's images, and views of them."""
 
-    images: Tensor  # as they are, uint8 [B, H, W, C]
+    images: Tensor  # without augmentation, uint8 [B, H, W, C]
     views: list[Tensor]  # normalised float32 [B, C, H, W]
     labels: Tensor | None
-    rng: torch.Generator  # on the CPU, for what a loss draws itself
+    rng: torch.Generator  # on the CPU, for random numbers of the loss
     positions: Tensor  # of these images in the client's own list, on the CPU
 
 
@@ -43,7 +43,7 @@ Loss = Callable[[Batch], Tensor]
 
 
 def objective_loss(client: Client, model: Model | None = None) -> Loss:
-    """The client's objective on its model (or on another one of the same parts)."""
+    """The client's objective on its model, or on another model with the same parts."""
     trained = client.model if model is None else model
     return lambda batch: client.objective.loss(trained, batch.views, batch.labels, batch.rng)
 
@@ -57,7 +57,19 @@ def train_locally(
     epochs: float | None = None,
     purpose: str = "train",
 ) -> Training:
-    """Minimise a loss (the objective's) over the client's images with a fresh optimizer."""
+    """Minimise a loss over the client's images with a new optimizer.
+
+    Args:
+        client: the client, with its images and options.
+        loss: the loss of a batch; None: the objective.
+        model: the model to train in place; None: the client's.
+        parameters: the parameters to update; None: those that the objective trains.
+        epochs: the number of epochs; None: `train.epochs`.
+        purpose: names the client's random streams; a second training in a round needs another name.
+
+    Returns:
+        The mean loss, and the number of steps and views.
+    """
     model, objective, config = model or client.model, client.objective, client.config
     loss_of = loss or objective_loss(client, model)
     trained = objective.trained(model) if parameters is None else parameters
@@ -97,7 +109,7 @@ def train_locally(
 
 
 def rate_scales(model: nn.Module, trained: list[nn.Parameter], decay: float) -> list[float] | None:
-    """What each parameter's learning rate is multiplied by; None where all have the same."""
+    """The factor of each parameter's learning rate (`train.layer_decay`); None: all are equal."""
     if decay == 1:
         return None
     scales = depth_scales(model, decay)
@@ -106,7 +118,7 @@ def rate_scales(model: nn.Module, trained: list[nn.Parameter], decay: float) -> 
 
 
 def prepare_batches(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
-    """Batches with their views."""
+    """Load the images of each batch and make their views."""
     for positions in chosen:
         images, labels = client.images.batch(positions)
         views = client.views(images, rng, client.device)
@@ -117,8 +129,8 @@ def prepare_batches(client: Client, chosen: Iterator[Tensor], rng: torch.Generat
 def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -> Iterator[Tensor]:
     """Positions of full batches, shuffled in every epoch; a fraction of an epoch is a fraction of its steps.
 
-    A client with fewer images than a batch trains on all of them at once. One image alone makes a
-    batch of two (each copy has views of its own), since BatchNorm has no statistics of one.
+    A client with fewer images than the batch size trains on all of them at once. A single image is repeated
+    (with different views), since BatchNorm needs a batch of at least two.
     """
     size = min(batch_size, images)
     per_epoch = images // size
@@ -131,7 +143,7 @@ def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -
 
 
 def count_steps(images: int, batch_size: int, epochs: float) -> int:
-    """The number of batches in so many epochs; at least one."""
+    """The number of batches in `epochs`; at least one."""
     return max(1, round(epochs * (images // min(batch_size, images))))
 
 
@@ -156,7 +168,7 @@ def learning_rate(config: TrainConfig, round: int, rounds: int, done: float = 0.
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Mixed precision where asked for, or where it pays."""
+    """Mixed precision for bf16, or for auto on CUDA."""
     if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()

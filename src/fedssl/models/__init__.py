@@ -1,4 +1,4 @@
-"""Encoders, the heads on top of them, and the model that holds the parts together."""
+"""Encoders, heads, and the model of named parts."""
 
 from fedssl.registry import Registry
 

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2022): low-rank adapters in an encoder whose own weights stay as they are, made by peft.
+"""LoRA (Hu et al. 2022): low-rank adapters in an encoder with frozen weights, by peft.
 
 An adapted layer computes W·x + s·B·(A·x). Only A and B are trained, or B alone.
 """
@@ -18,18 +18,18 @@ from fedssl.models.model import is_normalisation
 from fedssl.models.stages import keep_statistics
 from fedssl.state import State
 
-ADAPTER = "default"  # peft's name of the only adapter
-BASE = "base_layer"  # peft's name of the layer that is adapted
+ADAPTER = "default"  # peft's name of the adapter
+BASE = "base_layer"  # peft's name of the adapted layer
 
 
 def add_adapters(encoder: nn.Module, rank: int, scale: float, train_a: bool) -> None:
-    """Put adapters into every layer that `adaptable` names; all other tensors stay as they are.
+    """Add adapters to every layer that `adaptable` names; all other tensors are frozen.
 
     Args:
-        encoder: changed in place. A is drawn from torch's global generator, B begins with zeros.
+        encoder: changed in place. A is drawn from torch's global generator, B is zero.
         rank: of the adapters.
-        scale: s, what B·A is multiplied by.
-        train_a: false: A stays at its random start, and only B is trained.
+        scale: s, the factor of B·A.
+        train_a: train A and B; false: only B.
     """
     require("peft", "adapters", f"train.lora={rank}")
     import peft
@@ -50,7 +50,7 @@ def add_adapters(encoder: nn.Module, rank: int, scale: float, train_a: bool) -> 
 
 
 def adaptable(encoder: nn.Module) -> list[str]:
-    """Linear layers and convolutions that are trained, but not the first (the stem) or grouped ones."""
+    """Paths of trained linear layers and convolutions, except the first (the stem) and grouped ones."""
     kinds = (nn.Linear, nn.Conv2d)
     layers = {path: module for path, module in encoder.named_modules() if isinstance(module, kinds)}
     return [
@@ -76,9 +76,9 @@ def factor_names(module: nn.Module) -> list[tuple[str, str]]:
 
 @torch.no_grad()
 def merged_state(encoder: nn.Module) -> State:
-    """The tensors of an encoder as it is without adapters: s·B·A is added to the weights.
+    """The tensors of an encoder with s·B·A merged into the weights.
 
-    The result has the names of the encoder before `add_adapters`; without adapters it is the state dict.
+    The names are those before `add_adapters`; without adapters it is the state dict.
     """
     merged: State = {}
     layers = dict(adapted(encoder))
@@ -99,5 +99,5 @@ def _product(layer: Any, weight: Tensor) -> Tensor:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """B·A as a matrix [outputs, inputs × kernel]: of linear layers and of convolutions."""
+    """B·A as a matrix [outputs, inputs × kernel], for linear layers and convolutions."""
     return b.flatten(1) @ a.flatten(1)

@@ -1,4 +1,4 @@
-"""What an encoder is, in words that timm understands: enough to rebuild it without fedssl."""
+"""Descriptions of encoders from which timm can rebuild them without fedssl."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def describe(
     factory: str, kwargs: Mapping[str, Any], features: int, changes: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """A JSON-able description: call `factory` with `kwargs`, then make the changes, in order.
+    """A JSON description of an encoder: call `factory` with `kwargs`, then apply the changes in order.
 
-    `{"import": "a.b.C"}` as a value stands for the thing of that name. A change sets attributes of
+    A value `{"import": "a.b.C"}` stands for the object of that name. A change sets attributes of
     a module, or replaces it:
     `{"module": "conv_stem", "set": {"stride": [1, 1]}}`,
     `{"module": "maxpool", "replace": "torch.nn.Identity", "kwargs": {}}`.
@@ -43,10 +43,10 @@ def describe_with_input(
     resize: str = "squash",
     window: Any = "auto",
 ) -> dict[str, Any]:
-    """The description with what must go in: pixels in [0,1] of this size, less mean, divided by std.
+    """Describe an encoder with its input: pixels in [0, 1] of this size, normalised by mean and std.
 
-    `resize` says how images that are not square come to that size: "squash" or "crop";
-    `window` is `data.window`, the values that become 0 and 1, and is left out unless it was set.
+    `resize` is how images that are not square are resized: "squash" or "crop"; `window` is `data.window`,
+    the values that become 0 and 1, and is omitted if it is "auto".
     """
     given = {
         "size": list(size),

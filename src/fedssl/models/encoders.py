@@ -1,6 +1,6 @@
-"""Encoders by name: our own small ResNets, a tiny vision transformer, and all of timm.
+"""Encoders by name: small ResNets, vision transformers, and all models of timm.
 
-Weights are drawn from torch's global generator, so that a caller seeds it for a reproducible start.
+Weights are drawn from torch's global generator; seed it for reproducible weights.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedssl.models.options import ModelConfig
 from fedssl.models.pointwise import replace_narrow_strides
 from fedssl.models.resnet import Basic, Bottleneck, ResNet
 
-SMALL = 96  # below this side, stems made for 224 pixels would throw away most of the image
+SMALL = 96  # below this side, stems designed for 224 pixels discard most of the image
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A module from [B, C, H, W] to [B, features], and how to rebuild it without fedssl."""
+    """A module that maps [B, C, H, W] to [B, features], and a description to rebuild it without fedssl."""
 
     module: nn.Module
     features: int
@@ -34,7 +34,7 @@ class Encoder:
 
 
 def build_encoder(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """The encoder that `model.encoder` names, for images of this height, width and depth."""
+    """Build the encoder of `model.encoder` for images of this size (height, width) and channels."""
     encoder = _named(config, size, channels)
     if config.norm == "batch":
         return encoder
@@ -44,7 +44,7 @@ def build_encoder(config: ModelConfig, size: tuple[int, int], channels: int) -> 
 
 
 def _named(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """The encoder with its own normalisation layers."""
+    """The encoder with its original normalisation layers."""
     name = config.encoder
     if name.startswith("timm:"):
         return from_timm(config, size, channels)
@@ -55,7 +55,7 @@ def _named(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder
             raise ConfigError(f"unknown encoder {name!r}: did you mean timm:{name}")
     encoder = ENCODERS.get(name)(config, size, channels)
     if not isinstance(encoder, Encoder):
-        raise ConfigError(f"encoder {name!r} gave a {type(encoder).__name__}, not a fedssl Encoder")
+        raise ConfigError(f"encoder {name!r} must return a fedssl Encoder, not {type(encoder).__name__}")
     return encoder
 
 
@@ -81,8 +81,8 @@ def _resnet(
     if width % 2:
         raise ConfigError(f"model.width={width}: timm's ResNet takes even widths; try {width + 1}")
     module = ResNet(block, depths, width, channels, stride)
-    # timm's plain stem is 64 wide whatever the rest is; its deep one is twice `stem_width`, and is
-    # replaced by ours. Its forward pass expects four stages.
+    # timm's plain stem is always 64 wide; its deep one is twice `stem_width`, and is replaced by ours. Its
+    # forward pass expects four stages.
     kwargs = {
         "block": {"import": f"timm.models.resnet.{'BasicBlock' if block is Basic else 'Bottleneck'}"},
         "layers": list(depths),
@@ -110,7 +110,7 @@ def vit_small(config: ModelConfig, size: tuple[int, int], channels: int) -> Enco
 
 
 def _vit(config: ModelConfig, size: tuple[int, int], channels: int, width: int, heads: int) -> Encoder:
-    """Without a class token: a masked auto-encoder gives it no loss, so it would stay untrained."""
+    """Without a class token, which a masked auto-encoder would not train."""
     check_patch(config.patch, size)
     kwargs = {
         "img_size": list(size),
@@ -129,7 +129,7 @@ def _vit(config: ModelConfig, size: tuple[int, int], channels: int, width: int, 
 
 
 def check_patch(patch: int, size: tuple[int, int]) -> None:
-    """Patches must cover an image: timm would leave the rest of it out."""
+    """Raise a ConfigError unless patches cover the image, since timm ignores the rest."""
     if size[0] % patch or size[1] % patch:
         raise ConfigError(
             f"model.patch={patch} does not divide images of {size[0]}×{size[1]}; "
@@ -138,7 +138,7 @@ def check_patch(patch: int, size: tuple[int, int]) -> None:
 
 
 def from_timm(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """`timm:NAME`, untrained; with `model.stem=fine` its stem or its patches are made finer."""
+    """Build `timm:NAME`, untrained; with `model.stem=fine`, with a finer stem or smaller patches."""
     import timm
 
     name = config.encoder.removeprefix("timm:")
@@ -159,11 +159,9 @@ def from_timm(config: ModelConfig, size: tuple[int, int], channels: int) -> Enco
     for attempt, finer in attempts:
         try:
             return _created(attempt, finer, size, channels)
-        except Exception as error:  # what timm raises for a size that does not fit has no common type
+        except Exception as error:  # timm raises various types for a size that does not fit
             problem = error
-    remedy = (
-        f"set data.size to {SMALL} or more, where it needs no change" if small else "try another data.size"
-    )
+    remedy = f"set data.size to {SMALL} or more" if small else "try another data.size"
     raise ConfigError(
         f"model.encoder={config.encoder} does not take images of {size[0]}×{size[1]} ({problem}); {remedy}"
     ) from problem

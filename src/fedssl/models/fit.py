@@ -1,4 +1,4 @@
-"""Fit the weights of one encoder to another that takes other images: patches, positions, channels."""
+"""Adapt the weights of an encoder to other images: patches, positions, channels."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ def fitted(given: State, module: nn.Module) -> tuple[State, list[str]]:
 
 
 def _own_names(given: State, wanted: State, module: nn.Module) -> tuple[State, list[str]]:
-    """The given tensors under the module's names, and which are not the module's."""
+    """The given tensors under the module's names, and the names of others."""
     prefix = _common_prefix(given, wanted)
     named = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
     if not wanted.keys() <= named.keys():
         named = _converted(named, module)
     left = [name for name in named if name not in wanted]
     several = " …" if len(left) > NAMED else ""
-    note = f"{len(left)} tensors are not the encoder's, left out: {', '.join(left[:NAMED])}{several}"
+    note = f"{len(left)} tensors are not the encoder's, ignored: {', '.join(left[:NAMED])}{several}"
     return named, [note] if left else []
 
 
 def _common_prefix(given: State, wanted: State) -> str:
-    """What stands before the module's names in a file: the prefix under which most of them are found."""
+    """The prefix of the module's names in a file: the one with which most of them are found."""
     first = next(iter(wanted))
     prefixes = {""} | {name[: -len(first)] for name in given if name.endswith(f".{first}")}
     return max(sorted(prefixes), key=lambda prefix: sum(prefix + name in given for name in wanted))
 
 
 def _converted(named: State, module: nn.Module) -> State:
-    """Tensors in the names of their authors (MAE, DINOv2), by timm's own conversion, where it has one."""
+    """Convert the authors' names of tensors (MAE, DINOv2) by timm's conversion, if it has one."""
     import sys
 
     convert = getattr(sys.modules[type(module).__module__], "checkpoint_filter_fn", None)
@@ -86,7 +86,7 @@ def _converted(named: State, module: nn.Module) -> State:
 def _reshaped(
     name: str, tensor: Tensor, like: Tensor, module: nn.Module, given: Mapping[str, Tensor]
 ) -> tuple[Tensor, str]:
-    """A tensor in another shape, and how that was done; without words if it cannot be."""
+    """Convert a tensor to another shape; also returns a note, which is empty if it is impossible."""
     notes = []
     if name == _first_convolution(module) and tensor.ndim == 4 and len(tensor) == len(like):
         if tensor.shape[1] != like.shape[1]:
@@ -119,7 +119,7 @@ def fit_channels(weight: Tensor, channels: int) -> Tensor:
 
 
 def fit_positions(positions: Tensor, module: Any, given: Mapping[str, Tensor]) -> Tensor:
-    """Position embeddings [1, N, D], interpolated to the module's grid of patches."""
+    """Interpolate position embeddings [1, N, D] to the module's grid of patches."""
     from timm.layers import resample_abs_pos_embed
 
     count = positions.shape[1]

@@ -30,7 +30,7 @@ def mlp(inputs: int, hidden: int, outputs: int, norm: str = "batch") -> nn.Seque
 
 
 def build_projector(features: int, config: ModelConfig) -> nn.Module:
-    """From features to the space of the loss."""
+    """Build the projector, which maps features to the space of the loss."""
     if config.projector == "linear":
         return nn.Linear(features, config.projector_out)
     if config.projector_norm == "none":
@@ -42,11 +42,11 @@ def build_projector(features: int, config: ModelConfig) -> nn.Module:
 
 
 def build_predictor(config: ModelConfig) -> nn.Module:
-    """From one view's projection to the other's."""
+    """Build the predictor, which maps one view's projection to the other's."""
     return mlp(config.projector_out, config.predictor_hidden, config.projector_out, config.norm)
 
 
 def project(model: Model, images: Tensor) -> Tensor:
-    """Images through the model's encoder and projector."""
+    """Apply the model's encoder and projector."""
     projection: Tensor = model.part("projector")(model.part("encoder")(images))
     return projection

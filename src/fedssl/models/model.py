@@ -59,7 +59,7 @@ class Model(nn.Module):
             self.copies[name] = part.copy_of
 
     def extend(self, parts: Mapping[str, Part]) -> None:
-        """Add what a federated method needs beside the objective's own parts."""
+        """Add the parts of a federated method to those of the objective."""
         for name, part in parts.items():
             if name in self.roles:
                 raise ValueError(f"the model has a part {name!r} already")

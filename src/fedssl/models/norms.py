@@ -1,4 +1,4 @@
-"""Group normalisation in place of batch normalisation: no image depends on the others of its batch."""
+"""Group normalisation instead of batch normalisation, so that images of a batch are independent."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ModelConfig(Options):
     )
     norm: Literal["batch", "group"] = Field(
         "batch",
-        description="normalisation of encoder and heads; group: of each image by itself, without statistics",
+        description="normalisation of encoder and heads; group: per image, without running statistics",
     )
     projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
     projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
@@ -46,7 +46,7 @@ class ModelConfig(Options):
     @field_validator("encoder")
     @classmethod
     def _may_be_loaded(cls, name: str) -> str:
-        """Capitals are forgiven; a function of the user's has to be trusted."""
+        """Ignore capitalisation; a user's function has to be trusted."""
         if ":" in name and not name.startswith("timm:"):
             ENCODERS.check(name)
         return ENCODERS.canonical(name)

@@ -1,4 +1,4 @@
-"""Strided 1×1 convolutions of few channels, done another way: oneDNN's own backward pass spoils memory."""
+"""Strided 1×1 convolutions of few channels without oneDNN's backward pass, which corrupts memory."""
 
 from __future__ import annotations
 

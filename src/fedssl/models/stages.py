@@ -1,4 +1,4 @@
-"""The stages of an encoder, from input to output: to freeze the first ones, or to train them slower."""
+"""The stages of an encoder from input to output, to freeze the first ones or scale their learning rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _known: WeakKeyDictionary[nn.Module, dict[str, int]] = WeakKeyDictionary()
 
 
 class Frozen(nn.Module):
-    """Mixed into the class of a layer that stays in evaluation mode, so that its statistics do not move."""
+    """Mixin of layers that stay in evaluation mode, so that their statistics do not change."""
 
     def train(self, mode: bool = True) -> Frozen:
         return super().train(False)
@@ -26,14 +26,14 @@ def stages(encoder: nn.Module, blocks: bool = False) -> dict[str, int]:
 
     Args:
         encoder: one of ours, or of timm.
-        blocks: count residual blocks of a convolutional network one by one, not by resolution. The blocks of
-            a transformer are its stages in either case.
+        blocks: treat every residual block of a convolutional network as a stage, not every resolution. The
+            stages of a transformer are always its blocks.
     """
     if isinstance(encoder, ResNet):
         return _of_resnet(encoder, blocks)
     matcher = getattr(encoder, "group_matcher", None)
     if matcher is None:
-        raise ConfigError(f"a {type(encoder).__name__} does not say what its stages are")
+        raise ConfigError(f"the stages of {type(encoder).__name__} are unknown: it has no group_matcher")
     from timm.models import group_parameters
 
     found: dict[str, int] = group_parameters(encoder, matcher(coarse=not blocks), reverse=True)
@@ -55,7 +55,7 @@ def _of_resnet(encoder: ResNet, blocks: bool) -> dict[str, int]:
 
 
 def freeze(encoder: nn.Module, count: int) -> None:
-    """Keep the first `count` stages as they are: parameters, and statistics of normalisation layers."""
+    """Freeze the first `count` stages: parameters, and statistics of normalisation layers."""
     found = stages(encoder)
     total = max(found.values()) + 1
     if count > total:
@@ -71,13 +71,13 @@ def freeze(encoder: nn.Module, count: int) -> None:
 
 
 def keep_statistics(module: nn.Module) -> None:
-    """Leave a layer in evaluation mode for good. Its class stays what `isinstance` asks for."""
+    """Keep a layer in evaluation mode permanently, as an instance of a subclass of its class."""
     module.__class__ = type(f"Frozen{type(module).__name__}", (Frozen, type(module)), {})
     module.eval()
 
 
 def frozen_names(model: Model) -> frozenset[str]:
-    """Tensors of the encoder that training cannot change: there is no need to send or to store them."""
+    """Names of the encoder's tensors that training cannot change, which are neither sent nor stored."""
     encoder = model.part("encoder")
     still = {name for name, value in encoder.named_parameters() if not value.requires_grad}
     for path, module in encoder.named_modules():
@@ -87,9 +87,9 @@ def frozen_names(model: Model) -> frozenset[str]:
 
 
 def depth_scales(model: nn.Module, decay: float) -> dict[str, float]:
-    """For every parameter of a model, what its learning rate is multiplied by: decay^(blocks above it).
+    """The learning-rate factor of every parameter: decay^(number of blocks above it).
 
-    Parameters outside of encoders have 1, as has an encoder's last block.
+    Parameters outside of encoders and those of the last block have 1.
     """
     scales = dict.fromkeys((name for name, _ in model.named_parameters()), 1.0)
     for path, module in model.named_modules():

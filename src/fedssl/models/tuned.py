@@ -1,4 +1,4 @@
-"""An encoder whose last step belongs to the task."""
+"""An encoder with a part that is trained for the task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Tuned(nn.Module):
-    """A frozen part, and one that a personal probe optimises together with its classifier."""
+    """A frozen part, followed by a part that a personal probe trains together with its classifier."""
 
     def __init__(self, frozen: nn.Module, tuned: nn.Module) -> None:
         super().__init__()

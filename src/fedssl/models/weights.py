@@ -1,4 +1,4 @@
-"""`model.init`: weights to start from. They are never downloaded; an error says what fetches them."""
+"""`model.init`: weights to start from. They are never downloaded; errors name the command that does."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedssl.models.options import ModelConfig
 from fedssl.state import State
 from fedssl.storage import load_tensors
 
-# Keys of the section `model` that say what an encoder is; the others are about heads.
+# Keys of the section `model` that define the encoder; the others define heads.
 ARCHITECTURE = ("encoder", "width", "stem_stride", "patch", "stem")
 HF_FILES = ("model.safetensors", "encoder.safetensors")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors of an encoder, and what is known about it.
+    """Tensors of an encoder, with its metadata.
 
     Attributes:
-        file: where the tensors are.
-        model: keys of the section `model` that build an encoder of this kind; empty if unknown.
-        mean: what the encoder expects to be subtracted from each channel; empty if unknown.
-        std: what it expects each channel to be divided by.
+        file: the file of tensors.
+        model: keys of the section `model` that build such an encoder; empty if unknown.
+        mean: mean of each channel in the encoder's normalisation; empty if unknown.
+        std: standard deviation of each channel; empty if unknown.
     """
 
     file: Path
@@ -42,10 +42,10 @@ class Weights:
 
 
 def find_weights(config: ModelConfig) -> Weights:
-    """The weights that `model.init` names.
+    """Find the weights of `model.init`.
 
     Raises:
-        ConfigError: they are not there; the text says what fetches them, or which name is right.
+        ConfigError: they are not on this machine; the message says how to get them.
     """
     init = config.init
     if init == "timm":
@@ -86,7 +86,7 @@ def _of_run(folder: Path) -> Weights:
 
 
 def _described(file: Path, page: Path) -> Weights:
-    """A file of weights, with the description that fedssl writes beside it, if there is one."""
+    """A file of weights with the description that fedssl writes next to it, if there is one."""
     if not page.is_file():
         return Weights(file)
     about = json.loads(page.read_text(encoding="utf-8"))
@@ -96,12 +96,12 @@ def _described(file: Path, page: Path) -> Weights:
 
 
 def _is_timm(description: Mapping[str, Any]) -> bool:
-    """Whether an encoder was chosen as timm:NAME, and so has a stem that depends on the size of images."""
+    """Whether an encoder is timm:NAME, whose stem depends on the size of images."""
     return bool(description.get("factory") == "timm.create_model")
 
 
 def _of_timm(encoder: str) -> Weights:
-    """timm's own weights, from the caches of huggingface_hub and torch.hub."""
+    """timm's weights, from the caches of huggingface_hub and torch.hub."""
     if not encoder.startswith("timm:"):
         raise ConfigError(f"model.init=timm: timm has no weights of {encoder}; set model.encoder=timm:NAME")
     import timm

@@ -1,4 +1,4 @@
-"""What local training minimises: one file each."""
+"""Training objectives: one file each."""
 
 from fedssl.registry import Registry
 

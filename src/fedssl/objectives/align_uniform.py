@@ -16,7 +16,7 @@ from fedssl.objectives.simclr import SimCLR
 
 
 class AlignUniform(SimCLR):
-    """Alignment and uniformity: views of an image are close, all images are spread over the sphere."""
+    """Alignment and uniformity: views of an image are close, and images are spread over the sphere."""
 
     temperature: float = Field(2.0, gt=0, description="t: the kernel of uniformity is exp(−t·‖z − z'‖²)")
     uniformity: float = Field(1.0, ge=0, description="weight of uniformity")

@@ -20,15 +20,13 @@ from fedssl.objectives.objective import Objective
 class BarlowTwins(Objective):
     """Barlow Twins: the views' cross-correlation becomes the identity; invariance + λ·redundancy.
 
-    The views go through apart, each with its own batch statistics.
+    Each view is a batch of its own, with its own batch statistics.
     """
 
     couples: ClassVar[str] = "correlates features over the batch"
 
     off_diagonal: float = Field(0.005, ge=0, description="λ: weight of the redundancy term")
-    scale: float = Field(
-        1.0, gt=0, description="the loss, a sum over projector_out squares, is multiplied by it"
-    )
+    scale: float = Field(1.0, gt=0, description="factor of the loss, which is a sum over dimensions")
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         return Model(encoder=Part(encoder), projector=Part(build_projector(features, config)))

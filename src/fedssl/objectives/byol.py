@@ -1,12 +1,12 @@
-"""BYOL (Grill et al. 2020): the online network predicts what a slow copy of it makes of the other view.
+"""BYOL (Grill et al. 2020): the online network predicts the output of a slow copy for the other view.
 
-Its three parts are switches (FedEMA, Figs. 2 and 3). Without `stop_gradient` the optimizer trains the
-target as well; without `ema` the online network does not move it. Without both, the target is updated
-by back-propagation only; without `ema` alone, by nothing but the federated method.
+Three parts can be switched off (FedEMA, Figs. 2 and 3). With `stop_gradient=false` the optimizer trains the
+target as well; with `ema=false` the target does not follow the online network. With both, the target is
+updated by back-propagation only; with `ema=false` alone, only by the federated method.
 
-The code of FedEMA's authors has another target, which matters in these ablations: `target="reference-code"`.
-In a client's first round it is the online network itself. After that it is a network of its own, which the
-optimizer does not hold, so that `stop_gradient` makes no difference any more.
+The code of FedEMA's authors defines the target differently, which matters in these ablations
+(`target="reference-code"`). In a client's first round it is the online network itself. After that it is a
+separate network that the optimizer never updates, so that `stop_gradient` has no effect.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fedssl.objectives.target import follow, target_part
 
 
 class BYOL(Objective):
-    """BYOL: predict a slow copy's view; 2 − 2cos summed over both directions (Eq. 2).
+    """BYOL: predict a slow copy's projection; 2 − 2cos summed over both directions (Eq. 2).
 
-    The views are SimCLR's, as in FedEMA §B.1. They go through apart, each with its own batch statistics.
+    The views are SimCLR's, as in FedEMA §B.1. Each view is a batch of its own, with its own statistics.
     """
 
     couples: ClassVar[str] = ""
@@ -40,8 +40,8 @@ class BYOL(Objective):
     ema: bool = Field(True, description="false: the target does not follow the online network (ablation)")
     target: Literal["text", "reference-code"] = Field(
         "text",
-        description="text: a copy of the online network from the start; reference-code: in a client's first "
-        "round the online network itself, and never trained by the optimizer, as in FedEMA's code",
+        description="text: a copy of the online network; reference-code: in a client's first round the "
+        "online network itself, later never trained by the optimizer, as in FedEMA's code",
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
@@ -83,7 +83,7 @@ class BYOL(Objective):
 
 
 class Rounds(nn.Module):
-    """How many rounds a client has begun, which stays with it."""
+    """The number of rounds that a client has started; private."""
 
     count: Tensor
 

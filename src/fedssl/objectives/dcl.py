@@ -1,4 +1,4 @@
-"""Decoupled contrastive learning (Yeh et al., ECCV 2022): SimCLR whose positives leave the denominator."""
+"""Decoupled contrastive learning (Yeh et al., ECCV 2022): SimCLR without positives in the denominator."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedssl.objectives.simclr import SimCLR
 class DCL(SimCLR):
     """Decoupled contrastive learning: attract the other view, repel all other images of the batch.
 
-    SimCLR's gradient vanishes for pairs that are found easily, which are many in a small batch. Without the
-    positive in the denominator it does not, so small batches and few steps learn more.
+    SimCLR's gradient vanishes for easy pairs, which are frequent in small batches. Without the positive in
+    the denominator it does not, so that small batches and few steps learn more.
     """
 
     temperature: float = Field(0.2, gt=0, description="divides cosine similarities")

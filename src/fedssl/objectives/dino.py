@@ -1,8 +1,8 @@
 """DINO (Caron et al. 2021): the student predicts which prototypes a slow teacher assigns to other crops.
 
-The teacher sees two large crops, the student also small ones. Sharp assignments would end in one prototype
-for all images; subtracting a running mean of the teacher's outputs (centring) prevents it. Each client has a
-teacher and a centre of its own.
+The teacher sees two large crops, the student also small ones. Sharp assignments alone would collapse to one
+prototype; subtracting a running mean of the teacher's outputs (centring) prevents this. Each client has its
+own teacher and centre.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class DINO(Objective):
 
     views: ClassVar[str] = "dino"
 
-    local_views: int = Field(4, ge=0, description="small crops, beside two large ones (paper: 8)")
+    local_views: int = Field(
+        4, ge=0, description="number of small crops, in addition to 2 large ones (paper: 8)"
+    )
     prototypes: int = Field(1024, ge=2, description="outputs K (paper: 65536)")
     student_temperature: float = Field(0.1, gt=0, description="divides the student's outputs")
     teacher_temperature: float = Field(0.04, gt=0, description="divides the teacher's centred outputs")
@@ -120,7 +122,7 @@ def self_distillation(
 
 
 def accept_any_size(encoder: Any) -> None:
-    """Let a transformer of timm take crops of any size; its position embeddings are then interpolated."""
+    """Let a timm transformer accept crops of any size by interpolating its position embeddings."""
     patches = getattr(encoder, "patch_embed", None)
     if patches is None or getattr(encoder, "dynamic_img_size", True):
         return

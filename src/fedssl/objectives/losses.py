@@ -1,4 +1,4 @@
-"""What several losses share: full precision, and the cosine."""
+"""Helpers that several losses share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 
 def full_precision(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compute a loss in float32 (or better), whatever precision the network ran in.
+    """Decorator that computes a loss in float32 (or better), whatever the network's precision.
 
-    Exponentials and sums over a batch lose digits in bfloat16 that gradients need.
+    In bfloat16, exponentials and sums over a batch are too coarse for gradients.
     """
 
     @wraps(loss)

@@ -1,4 +1,4 @@
-"""MAE (He et al. 2022): a transformer sees a quarter of the patches, a small decoder draws the rest."""
+"""MAE (He et al. 2022): a transformer encodes a quarter of the patches, a small decoder predicts the rest."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedssl.objectives.objective import Objective
 
 
 class MAE(Objective):
-    """Masked auto-encoder: draw the hidden patches; mean squared error on these only.
+    """Masked auto-encoder: predict the masked patches; mean squared error on these only.
 
-    The decoder is shared between clients like the encoder; its position table is fixed.
+    The decoder is shared between clients like the encoder; its position embedding is fixed.
     """
 
     couples: ClassVar[str] = ""
@@ -29,12 +29,12 @@ class MAE(Objective):
     views: ClassVar[str] = "mae"
     num_views: ClassVar[int] = 1
 
-    mask_ratio: float = Field(0.75, gt=0, lt=1, description="share of patches that the encoder does not see")
+    mask_ratio: float = Field(0.75, gt=0, lt=1, description="share of patches that are masked")
     decoder_width: int = Field(192, ge=4, multiple_of=4, description="width of the decoder's tokens")
     decoder_depth: int = Field(4, ge=1, description="blocks of the decoder")
     decoder_heads: int = Field(3, ge=1, description="attention heads of the decoder")
     normalise_pixels: bool = Field(
-        True, description="draw each patch less its mean, divided by its deviation"
+        True, description="predict pixels standardised by the mean and deviation of their patch"
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
@@ -48,13 +48,13 @@ class MAE(Objective):
         width, heads = self.decoder_width, self.decoder_heads
         if width % heads:
             raise ConfigError(
-                f"objective.decoder_width={width} is no multiple of objective.decoder_heads={heads}"
+                f"objective.decoder_width={width} must be a multiple of objective.decoder_heads={heads}"
             )
         rows, columns = encoder.patch_embed.grid_size
         check_patch(encoder.patch_embed.patch_size[0], encoder.patch_embed.img_size)
         if rows * columns < 2:
             raise ConfigError(
-                f"model.patch={config.patch} leaves one patch an image, and none can be hidden; take less"
+                f"model.patch={config.patch} makes one patch per image, which cannot be masked; lower it"
             )
         blocks = [Block(width, heads, qkv_bias=True) for _ in range(self.decoder_depth)]
         decoder = Decoder(features, width, blocks, pixels=encoder.patch_embed.proj.weight[0].numel())
@@ -78,14 +78,14 @@ class MAE(Objective):
         return reconstruction(drawn, take(patches, hidden), self.normalise_pixels)
 
     def split(self, images: int, patches: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """For each image, which patches are visible and which hidden: a fresh permutation, cut in two."""
+        """Draw the visible and the masked patches of each image, by splitting a random permutation."""
         count = min(patches - 1, max(1, int(patches * (1 - self.mask_ratio))))
         order = torch.rand(images, patches, generator=rng).argsort(dim=1)
         return order[:, :count], order[:, count:]
 
 
 class Decoder(nn.Module):
-    """Puts a learned token where patches are hidden, and turns tokens into pixels."""
+    """Predicts the pixels of masked patches, which enter as a learned token."""
 
     def __init__(self, features: int, width: int, blocks: Sequence[nn.Module], pixels: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Decoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor, visible: Tensor, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Pixels of the hidden patches, from the tokens of the visible ones (after any class token)."""
+        """Predict the masked patches from the tokens of the visible ones (after any class token)."""
         tokens = self.embed(tokens)
         prefix, seen = tokens[:, : -visible.shape[1]], tokens[:, -visible.shape[1] :]
         canvas = self.hidden.to(tokens.dtype).repeat(len(tokens), len(positions), 1)
@@ -111,7 +111,7 @@ class Decoder(nn.Module):
 
 
 class Positions(nn.Module):
-    """Sine and cosine of row and column at a range of frequencies; a quarter of the width each."""
+    """Fixed position embedding: sine and cosine of row and column, each a quarter of the width."""
 
     table: Tensor
 
@@ -124,7 +124,7 @@ class Positions(nn.Module):
 
 
 def encode(encoder: Any, images: Tensor, visible: Tensor) -> Tensor:
-    """A timm transformer's own forward pass up to its tokens, on the visible patches only."""
+    """Run a timm transformer up to its tokens, on the visible patches only."""
     tokens = encoder._pos_embed(encoder.patch_embed(images))
     prefix = tokens[:, : encoder.num_prefix_tokens]
     seen = take(tokens[:, encoder.num_prefix_tokens :], visible)
@@ -133,7 +133,7 @@ def encode(encoder: Any, images: Tensor, visible: Tensor) -> Tensor:
 
 
 def patchify(images: Tensor, patch: tuple[int, int]) -> Tensor:
-    """[B, C, H, W] to [B, patches, pixels], patches row by row as the transformer numbers them."""
+    """Reshape images [B, C, H, W] to [B, patches, pixels], row by row as the transformer numbers patches."""
     b, c, h, w = images.shape
     rows, columns = h // patch[0], w // patch[1]
     cut = images.reshape(b, c, rows, patch[0], columns, patch[1])
@@ -147,7 +147,7 @@ def take(tokens: Tensor, index: Tensor) -> Tensor:
 
 @full_precision
 def reconstruction(drawn: Tensor, pixels: Tensor, normalise: bool) -> Tensor:
-    """Mean squared error, against each patch's standard scores if asked (MAE §3, reconstruction target)."""
+    """Mean squared error, against standardised patches with `normalise` (MAE §3, reconstruction target)."""
     if normalise:
         variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)
         pixels = (pixels - mean) / (variance + 1e-6).sqrt()

@@ -1,7 +1,7 @@
-"""MoCo v1 and v2 (He et al. 2020; Chen et al. 2020): a query finds its key among those of a queue.
+"""MoCo v1 and v2 (He et al. 2020; Chen et al. 2020): contrast a query with the keys in a queue.
 
-Each client keeps a queue of its own, which lives on from round to round. There is no shuffled
-BatchNorm: a client trains on one device, so there is nothing to shuffle across.
+Each client keeps its own queue from round to round. There is no shuffled BatchNorm, since a client trains on
+one device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedssl.objectives.target import follow, target_part
 
 
 class Queue(nn.Module):
-    """Unit vectors in a ring; random ones until keys have come."""
+    """A ring buffer of unit vectors, initially random."""
 
     keys: Tensor
     position: Tensor
@@ -35,7 +35,7 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def push(self, keys: Tensor) -> None:
-        """Overwrite the oldest keys; a batch need not divide the ring, nor fit into it."""
+        """Overwrite the oldest keys; a batch may be larger than the queue."""
         length, count = len(self.keys), len(keys)
         last = keys[-length:]
         start = self.position + count - len(last)
@@ -45,13 +45,13 @@ class Queue(nn.Module):
 
 
 class MoCo(Objective):
-    """What both versions share: queries are first views, keys are second views through the target."""
+    """Base class of both versions: queries are first views, keys are second views through the target."""
 
     couples: ClassVar[str] = "compares images with a queue of earlier ones"
 
     temperature: float = Field(0.2, gt=0, description="divides cosine similarities")
     momentum: float = Field(0.99, ge=0, le=1, description="m of the target's moving average, per batch")
-    queue: int = Field(1024, ge=1, description="keys a client remembers (papers: 4096 to 65536)")
+    queue: int = Field(1024, ge=1, description="number of keys in a client's queue (papers: 4096 to 65536)")
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         projector = self.build_projector(features, config)
@@ -72,7 +72,7 @@ class MoCo(Objective):
         query = project(model, views[0])
         with torch.no_grad():
             key = F.normalize(model.part("target")(views[1]).float(), dim=1)
-        # The loss remembers the queue for its gradient, and the queue is about to change.
+        # Autograd keeps a reference to the queue, which changes below.
         value = info_nce(query, key, queue.keys.clone(), self.temperature)
         if model.training:
             queue.push(key)
@@ -83,7 +83,7 @@ class MoCo(Objective):
 
 
 class MoCoV1(MoCo):
-    """MoCo v1: find a view's key in a queue; linear projector, weaker views, temperature 0.07."""
+    """MoCo v1: contrast with a queue of keys; linear projector, weaker views, temperature 0.07."""
 
     views: ClassVar[str] = "moco-v1"
     temperature: float = Field(0.07, gt=0, description="divides cosine similarities")
@@ -93,7 +93,7 @@ class MoCoV1(MoCo):
 
 
 class MoCoV2(MoCo):
-    """MoCo v2: find a view's key in a queue; MLP projector, SimCLR's views, temperature 0.2."""
+    """MoCo v2: contrast with a queue of keys; MLP projector, SimCLR's views, temperature 0.2."""
 
 
 @full_precision

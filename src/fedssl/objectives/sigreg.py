@@ -27,8 +27,10 @@ class SIGReg(Objective):
     couples: ClassVar[str] = "compares the distribution of features in the batch"
 
     weight: float = Field(0.05, ge=0, le=1, description="λ: share of the Gaussian term in the loss")
-    directions: int = Field(256, ge=1, description="random directions for each batch")
-    knots: int = Field(17, ge=2, description="points at which characteristic functions are compared")
+    directions: int = Field(256, ge=1, description="number of random directions per batch")
+    knots: int = Field(
+        17, ge=2, description="number of points at which characteristic functions are compared"
+    )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         return Model(encoder=Part(encoder), projector=Part(build_projector(features, config)))

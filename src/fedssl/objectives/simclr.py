@@ -1,4 +1,4 @@
-"""SimCLR (Chen et al. 2020): the two views of an image find each other among all views of the batch."""
+"""SimCLR (Chen et al. 2020): identify the other view of an image among all views of the batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedssl.objectives.objective import Objective
 
 
 class SimCLR(Objective):
-    """SimCLR: find an image's other view among all views of the batch (NT-Xent).
+    """SimCLR: identify an image's other view among all views of the batch (NT-Xent).
 
     Both views share one forward pass, and so one set of batch statistics, as in the paper.
     """
@@ -39,7 +39,7 @@ class SimCLR(Objective):
 
 @full_precision
 def nt_xent(z: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding row i+n among all rows but i itself (SimCLR, Eq. 1), averaged over 2n rows."""
+    """Cross-entropy of row i+n against all rows except i (SimCLR, Eq. 1), averaged over 2n rows."""
     z = F.normalize(z, dim=1)
     logits = (z @ z.T / temperature).fill_diagonal_(float("-inf"))
     partner = torch.arange(len(z), device=z.device).roll(len(z) // 2)

@@ -1,4 +1,4 @@
-"""SimSiam (Chen & He 2021): each view predicts the other, whose side takes no gradient."""
+"""SimSiam (Chen & He 2021): each view predicts the other one's projection, which takes no gradient."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedssl.objectives.objective import Objective
 class SimSiam(Objective):
     """SimSiam: predict the other view; −½cos(p₁, sg z₂) − ½cos(p₂, sg z₁) (Eq. 4).
 
-    The views go through apart, each with its own batch statistics.
+    Each view is a batch of its own, with its own batch statistics.
     """
 
     couples: ClassVar[str] = ""
 
     predictor: bool = Field(True, description="false: a view's projection is its own prediction (ablation)")
-    stop_gradient: bool = Field(True, description="false: the predicted side is trained too (ablation)")
+    stop_gradient: bool = Field(True, description="false: predictions also train their targets (ablation)")
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         parts = {"encoder": Part(encoder), "projector": Part(build_projector(features, config))}

@@ -1,4 +1,4 @@
-"""Cross-entropy on labels: the supervised yardstick."""
+"""Cross-entropy on labels: the supervised baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedssl.objectives.objective import Objective
 
 
 class Supervised(Objective):
-    """Supervised: cross-entropy of a linear classifier on the encoder, trained together with it."""
+    """Supervised: cross-entropy of a linear classifier, trained jointly with the encoder."""
 
     couples: ClassVar[str] = ""
 
@@ -28,7 +28,7 @@ class Supervised(Objective):
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         if classes < 2:
             raise ConfigError(
-                f"objective.name=supervised needs labels of at least 2 classes, and the data have {classes}; "
+                f"objective.name=supervised needs labels of at least 2 classes, but the data have {classes}; "
                 "choose a labelled data set, or another objective"
             )
         return Model(encoder=Part(encoder), classifier=Part(nn.Linear(features, classes)))
@@ -37,7 +37,7 @@ class Supervised(Objective):
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
         if labels is None:
-            raise DataError("objective.name=supervised needs labels, and these images have none")
+            raise DataError("objective.name=supervised needs labels, but these images have none")
         return cross_entropy(model.part("classifier")(model.part("encoder")(views[0])), labels)
 
 

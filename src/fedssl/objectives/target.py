@@ -24,7 +24,7 @@ class Target(nn.Module):
 
 
 def target_part(encoder: nn.Module, projector: nn.Module, takes_gradient: bool = False) -> Part:
-    """A target that begins as a copy of the online network: an alias would make its average do nothing."""
+    """A target network that starts as a copy of the online network."""
     target = Target(copy.deepcopy(encoder), copy.deepcopy(projector))
     target.requires_grad_(takes_gradient)
     return Part(target, Role.PRIVATE, copy_of=("encoder", "projector"))
@@ -34,8 +34,7 @@ def target_part(encoder: nn.Module, projector: nn.Module, takes_gradient: bool =
 def follow(model: Model, momentum: float) -> None:
     """Wᵗ ← m·Wᵗ + (1−m)·W on parameters (FedEMA, Algorithm 1, line 22).
 
-    BatchNorm statistics are no parameters: the target runs in training mode on its own batches, as in
-    BYOL and MoCo, and so keeps statistics of its own.
+    BatchNorm statistics are excluded: as in BYOL and MoCo, the target runs in training mode and has its own.
     """
     own: list[Tensor] = list(model.part("target").parameters())
     online: list[Tensor] = [*model.part("encoder").parameters(), *model.part("projector").parameters()]

@@ -17,8 +17,9 @@ from fedssl.config import Config, flatten
 from fedssl.data.options import DataConfig
 from fedssl.data.partitions import Pool
 from fedssl.data.views import Views
+from fedssl.engines.device import find_device
 from fedssl.engines.loop import sample_clients
-from fedssl.engines.runner import build_network, find_device
+from fedssl.engines.network import build_network
 from fedssl.experiment import with_machine_defaults
 from fedssl.generative.adapt import Adapt
 from fedssl.generative.fid import FID

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedssl.data.cache import Shape
 from fedssl.data.options import Window
-from fedssl.engines.runner import find_device
+from fedssl.engines.device import find_device
 from fedssl.errors import RunError
 from fedssl.models.describe import rebuild
 from fedssl.rundir import RunDir

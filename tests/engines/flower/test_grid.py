@@ -239,7 +239,7 @@ def test_a_slow_node_is_left_out_until_it_has_answered(tmp_path, monkeypatch):
     out = tmp_path / "grid"
     keys = {"participation.timeout": 90.0, "participation.min_clients": 2}
     run_with(Slow(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=4, **keys), out)
-    assert failures(out) == [(2, 1, "too late: no answer after participation.timeout, 90 s")]
+    assert failures(out) == [(2, 1, "timed out: no answer after participation.timeout, 90 s")]
     took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
     assert took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
     assert 90 < clock.now < 92
@@ -380,11 +380,11 @@ RUBBISH = {
         lambda value: value.double()[:0].new_zeros(value.shape)
     ),
     "tensors are missing, among them": with_state(lambda state: dict(list(state.items())[1:])),
-    "do not belong there, among them extra": with_state(lambda state: {**state, "extra": torch.zeros(1)}),
+    "are unexpected, among them extra": with_state(lambda state: {**state, "extra": torch.zeros(1)}),
     "bytes: at most": bytes_of(b"x" * 10_000_000),
-    "bytes that are no tensors": bytes_of(b"not tensors"),
+    "bytes that are not tensors": bytes_of(b"not tensors"),
     "an answer with 2 uploads, not 1": bytes_of(b"", count=2),
-    "num_samples is 1,000,000,000,000, and participation.max_images is 1,000": with_text(num_samples=10**12),
+    "num_samples is 1,000,000,000,000, but participation.max_images is 1,000": with_text(num_samples=10**12),
     "num_samples is -1": with_text(num_samples=-1),
     "loss is nan": with_text(loss=float("nan")),
     "mu is inf": with_text(values={"mu": float("inf")}),
@@ -400,10 +400,10 @@ RUBBISH = {
             "tensors": ArrayRecord({"x": messages.array(state, "float32")}),
         }
     ),
-    "a message without text, or with too much of it": lambda text, state: RecordDict(
+    "a message without text, or with too long a text": lambda text, state: RecordDict(
         {"text": ConfigRecord({"json": "[" * 2_000_000})}
     ),
-    "a message whose text is no JSON": lambda text, state: RecordDict(
+    "a message with a text that is not JSON": lambda text, state: RecordDict(
         {"text": ConfigRecord({"json": "[" * 9999})}
     ),
     "a message without text": lambda text, state: RecordDict({"tensors": ArrayRecord({})}),
@@ -521,7 +521,7 @@ def test_configs_that_make_no_sense_at_sites(tmp_path):
         ({"objective": "supervised"}, "needs labels"),
         ({"method": "centralized"}, "all images in one place"),
         ({"method": "standalone"}, "shares nothing"),
-        ({"wire.max_mb": 1, "model.width": 64, "model.projector_hidden": 512}, "wire.max_mb=1 is too little"),
+        ({"wire.max_mb": 1, "model.width": 64, "model.projector_hidden": 512}, "more than wire.max_mb=1"),
     ]:
         with pytest.raises(ConfigError, match=said):
             run_with(FakeGrid([]), at_sites(BASE, sites, **keys), tmp_path / said[:5])

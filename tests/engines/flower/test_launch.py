@@ -14,7 +14,7 @@ from tests.small import SMALL
 
 from fedssl.cli import main
 from fedssl.config import load
-from fedssl.engines.flower import launch
+from fedssl.engines.flower import join, launch
 from fedssl.engines.flower.certs import make_certs
 from fedssl.engines.flower.home import Home
 from fedssl.engines.flower.journal import Output
@@ -56,7 +56,7 @@ def test_another_config_is_another_run(tmp_path):
     ("settings", "sites", "said"),
     [
         (lambda: config(), [], "no sites"),
-        (lambda: load(SMALL), ["a"], "engine.name=local has no sites"),
+        (lambda: load(SMALL), ["a"], "engine.name=local does not support sites"),
         (lambda: config(**{"data.channels": 0}), ["a"], "set data.size and data.channels"),
     ],
 )
@@ -89,7 +89,7 @@ def test_tls_and_keys_are_on_unless_somebody_says_otherwise(tmp_path):
         (["client", "--server", "h:1", "--data", "images", "--insecure"], "--name goes with --insecure"),
         (
             ["client", "--server", "h:1", "--data", "images", "--insecure", "--name", "a/b"],
-            "no name for a site",
+            "invalid site name",
         ),
         (
             ["client", "--server", "h:1", "--data", "nowhere", "--insecure", "--name", "a"],
@@ -114,7 +114,7 @@ def test_keys_that_others_can_read_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"others can read .*server.key \(mode 640\): chmod 600"):
         Place("0.0.0.0", 8000, tmp_path / "server").words()
     with pytest.raises(ConfigError, match=r"others can read .*a.key"):
-        launch.private_key(tmp_path / "a")
+        join.private_key(tmp_path / "a")
 
 
 def test_secrets_are_for_the_user_alone(tmp_path):
@@ -134,7 +134,7 @@ def test_a_client_counts_its_images_and_has_the_name_of_its_key(tmp_path, monkey
     for number in range(3):
         Image.new("L", (8, 8)).save(tmp_path / "images" / "cats" / f"{number}.png")
     started = []
-    monkeypatch.setattr(launch, "client", lambda site, tell: started.append(site))
+    monkeypatch.setattr(join, "client", lambda site, tell: started.append(site))
     words = ["--data", str(tmp_path / "images"), "--certs", str(tmp_path / "keys" / "berlin")]
     assert main(["client", "--server", "host:8000", *words, "--state", str(tmp_path / "state")]) == 0
     assert "berlin: 3 images" in capsys.readouterr().out
@@ -143,7 +143,7 @@ def test_a_client_counts_its_images_and_has_the_name_of_its_key(tmp_path, monkey
 
 
 def a_site(tmp_path, **keys):
-    return launch.Site("localhost:1", tmp_path, tmp_path / "state", None, "a", **keys)
+    return join.Site("localhost:1", tmp_path, tmp_path / "state", None, "a", **keys)
 
 
 class Ended:
@@ -164,22 +164,22 @@ def test_a_client_tries_for_ever_but_less_and_less_often(tmp_path, monkeypatch):
         if len(waits) == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch.Home, "start", lambda *_, **__: Ended())
-    monkeypatch.setattr(launch.time, "sleep", sleep)
+    monkeypatch.setattr(join.Home, "start", lambda *_, **__: Ended())
+    monkeypatch.setattr(join.time, "sleep", sleep)
     said = []
     with pytest.raises(KeyboardInterrupt):
-        launch.client(a_site(tmp_path), Output(write=said.append))
+        join.client(a_site(tmp_path), Output(write=said.append))
     assert waits == [5, 10, 20, 40, 60, 60]
-    assert said[0].endswith("WARNING  no connection to localhost:1 (exit code 1): trying again in 5 s")
+    assert said[0].endswith("WARNING  no connection to localhost:1 (exit code 1): retrying in 5 s")
 
 
 def test_a_site_without_tls_is_refused_also_by_a_server_that_comes_later(tmp_path, monkeypatch):
     tls = iter([False, True])
     monkeypatch.setattr(launch, "speaks_tls", lambda server: next(tls))
-    monkeypatch.setattr(launch.Home, "start", lambda *_, **__: Ended())
-    monkeypatch.setattr(launch.time, "sleep", lambda seconds: None)
-    with pytest.raises(ConfigError, match="refused: localhost:1 speaks TLS only"):
-        launch.client(a_site(tmp_path), Output(write=lambda text: None))
+    monkeypatch.setattr(join.Home, "start", lambda *_, **__: Ended())
+    monkeypatch.setattr(join.time, "sleep", lambda seconds: None)
+    with pytest.raises(ConfigError, match="refused: localhost:1 only accepts TLS"):
+        join.client(a_site(tmp_path), Output(write=lambda text: None))
 
 
 def test_a_service_manager_stops_things_in_order():

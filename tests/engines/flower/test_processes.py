@@ -179,7 +179,7 @@ def check_refusals(sites, server, stranger, plain):
     assert "Failed to initialize the connection to the SuperLink" in flowers
     assert not any("Traceback" in process.said() for process in (server, stranger))
     sites.wait(lambda: plain.popen.poll() is not None, "a site without TLS should be refused")
-    assert "speaks TLS only" in plain.said()
+    assert "only accepts TLS" in plain.said()
     for name in ("stranger", "plain"):
         assert not list((sites.state(name) / "runs").glob("*"))
 

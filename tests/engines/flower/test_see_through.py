@@ -33,19 +33,19 @@ def through(tmp_path, monkeypatch, ends, error=""):
 def test_it_is_begun_again_until_it_has_a_result(tmp_path, monkeypatch):
     begun, told, failure = through(tmp_path, monkeypatch, ["finished:failed", None])
     assert (begun, failure) == (2, "")
-    assert told == ["Flower ended the run, which had not failed: it goes on from the last round"]
+    assert told == ["Flower ended the run, which had not failed: it continues from the last round"]
 
 
 def test_not_for_ever(tmp_path, monkeypatch):
     begun, _, failure = through(tmp_path, monkeypatch, ["finished:failed"] * 9)
     assert begun == launch.TRIES
-    assert failure == "Flower says finished:failed; the same command goes on from the last round"
+    assert failure == "Flower reports finished:failed; the same command continues from the last round"
 
 
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [
-        ("finished:stopped", "", "Flower says finished:stopped"),
+        ("finished:stopped", "", "Flower reports finished:stopped"),
         ("finished:failed", "too few sites", "too few"),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 from fedssl.data.federation import federate
 from fedssl.engines.checkpoint import Checkpoints
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.runner import build_network
+from fedssl.engines.network import build_network
 from fedssl.errors import RunError
 from fedssl.papers.analysis.landscape import landscape, plane_through
 from fedssl.rng import torch_rng

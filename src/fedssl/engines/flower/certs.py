@@ -33,7 +33,7 @@ Key = ec.EllipticCurvePrivateKey
 
 
 def make_certs(out: Path, hosts: Sequence[str], sites: Sequence[str]) -> list[Path]:
-    """Make what is not there yet; the files that were made."""
+    """Create missing keys and certificates; returns the new files."""
     for name in sites:
         check_name(name)
     made: list[Path] = []
@@ -50,14 +50,14 @@ def make_certs(out: Path, hosts: Sequence[str], sites: Sequence[str]) -> list[Pa
 
 
 def rotate(out: Path, names: Sequence[str]) -> list[Path]:
-    """Replace the keys of sites; the server refuses the old ones from then on. The files written."""
+    """Replace the keys of sites, so that the server refuses the old ones; returns the new files."""
     for name in names:
         _existing(out, name)
     return [file for name in names for file in _key_pair(out, name)]
 
 
 def revoke(out: Path, names: Sequence[str]) -> list[Path]:
-    """Remove the public keys of sites from the server's folder: they may not connect any more."""
+    """Remove the public keys of sites from the server's folder, so that they cannot connect."""
     files = [_existing(out, name) for name in names]
     for file in files:
         file.unlink()
@@ -74,11 +74,11 @@ def _existing(out: Path, name: str) -> Path:
 
 def check_name(name: str) -> None:
     if not NAME.fullmatch(name) or name == "server":
-        raise ConfigError(f"{name!r} is no name for a site: letters, digits and . _ - (at most 32)")
+        raise ConfigError(f"invalid site name {name!r}: use letters, digits and . _ - (at most 32)")
 
 
 def _authority(out: Path, hosts: list[str]) -> list[Path]:
-    """A certificate authority, and the server's certificate signed by it."""
+    """Create a certificate authority, and the server's certificate signed by it."""
     key, own = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = _name("fedssl trial authority")
     authority = (
@@ -111,7 +111,7 @@ def _site(out: Path, name: str) -> list[Path]:
 
 
 def _key_pair(out: Path, name: str) -> list[Path]:
-    """A key pair in the form that Flower reads: one half for the site, the other for the server."""
+    """Create a key pair in Flower's format: the private key for the site, the public key for the server."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     private, shared = out / name / f"{name}.key", out / "server" / "sites" / f"{name}.pub"

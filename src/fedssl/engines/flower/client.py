@@ -34,7 +34,7 @@ log = logging.getLogger("flwr")
 
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Who the node is: a site by name, or one of the simulation's clients by number."""
+    """Answer with the node's identity: a site's name, or the number of a simulated client."""
     node = context.node_config
     known: dict[str, Any] = {key: node[key] for key in ("name", "partition-id") if key in node}
     return Message(messages.records(known), reply_to=message)
@@ -88,7 +88,7 @@ def _describe_measurement(outcome: Outcome) -> str:
 
 @app.query("secure")
 def exchange(message: Message, context: Context) -> Message:
-    """Answer one exchange of secure aggregation. What is left of training is on this node's disk."""
+    """Answer one exchange of secure aggregation, from the files that training left on this node's disk."""
     from fedssl.privacy.secure.client import Refused, SecureClient
     from fedssl.privacy.secure.server import Answer
 
@@ -106,7 +106,7 @@ def exchange(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def keep(message: Message, context: Context) -> Message:
-    """Write what came of the run to the site's disk: its own encoder."""
+    """Write the result of the run, the site's encoder, to its disk."""
     from fedssl.engines.tasks import Outcome
     from fedssl.errors import FedsslError
 
@@ -122,7 +122,7 @@ def keep(message: Message, context: Context) -> Message:
 
 
 def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> Outcome:
-    """One client's part of one round; what goes wrong here is the client's failure."""
+    """Run one client's part of one round; errors are failures of the client."""
     from fedssl.engines.tasks import Outcome
     from fedssl.engines.wire import WireError
     from fedssl.errors import FedsslError
@@ -143,19 +143,19 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
 
 
 def check_versions(theirs: Mapping[str, str]) -> None:
-    """A RunError that names both versions, where the server has others than this site."""
+    """Raise a RunError if the server has other versions than this site."""
     from fedssl.engines.flower.versions import versions
     from fedssl.errors import RunError
 
     for name, mine in versions().items():
         if theirs.get(name, mine) != mine:
             raise RunError(
-                f"this site has {name} {mine}, and the server has {theirs[name]}: install the same version"
+                f"this site has {name} {mine}, but the server has {theirs[name]}: install the same version"
             )
 
 
 def report_images(runner: ClientRunner, folder: Path) -> int:
-    """Name images that are left out, once for a run; how many they are."""
+    """Log the names of unreadable images once per run; returns their number."""
     from fedssl.data.cache import count_unreadable
     from fedssl.storage import write_text
 
@@ -178,7 +178,7 @@ def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any])
         runner = site_runner(text, node)
         runner.memories.forget(client, before=int(text["keep_from"]))
         if not runner.memories.has(client, memory_round):
-            memory_round = 0  # the disk was lost: begin as one who was never there
+            memory_round = 0  # the disk was lost: start like a new client
         threads = 0  # its own
     else:
         runner, threads = simulated_runner(text["setup"]), int(text["threads"])
@@ -190,19 +190,19 @@ def prepare(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any])
 
 @lru_cache(maxsize=1)
 def simulated_runner(folder: str) -> ClientRunner:
-    """Any client of the simulation: all images are mapped into memory."""
+    """A runner for all clients of the simulation, with all images mapped into memory."""
     from fedssl.engines.worker import set_up
 
     return set_up(Path(folder))
 
 
 def simulated_memories(folder: str) -> Path:
-    """Where simulated clients keep what is theirs."""
+    """The folder of simulated clients' memories."""
     return Path(json.loads((Path(folder) / "setup.json").read_text())["memories"])
 
 
 def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
-    """The one client that is here, with its own images."""
+    """A runner for the client of this site, with its images."""
     import numpy as np
     import torch
 
@@ -226,7 +226,7 @@ def site_runner(text: dict[str, Any], node: Mapping[str, Any]) -> ClientRunner:
 
 
 def own_config(config: Config, node: Mapping[str, Any]) -> Config:
-    """The run's config with the site's own images, threads and device."""
+    """The run's config with the site's images, threads and device."""
     data = config.data.model_copy(
         update={
             "name": "npz" if str(node["data"]).endswith(".npz") else "folder",
@@ -241,15 +241,15 @@ def own_config(config: Config, node: Mapping[str, Any]) -> Config:
 
 
 def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
-    """Where the site keeps what belongs to a run."""
+    """The site's folder of a run."""
     run = str(text["run"])
     if not re.fullmatch(r"[0-9a-f]{32}", run):
-        raise ValueError(f"{run!r} is no name of a run")
+        raise ValueError(f"{run!r} is not the name of a run")
     return Path(str(node["state"])) / "runs" / run
 
 
 def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> Path:
-    """Write the encoder that this site uses into its state folder, which is returned."""
+    """Write the encoder that this site uses to its state folder; returns the folder."""
     from fedssl.models.adapters import merged_state
     from fedssl.models.describe import describe_with_input
     from fedssl.rundir import RunDir

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def needs_flower() -> None:
-    """A ConfigError if Flower is not there."""
+    """Raise a ConfigError if Flower is not installed."""
     for package in ("flwr", "ray"):
         if not installed(package):
             raise ConfigError(f"{package} is not installed: pip install 'fedssl[flower]'")
@@ -37,7 +37,7 @@ class Flower(Engine):
 
     HOW: ClassVar[tuple[str, ...]] = (*Engine.HOW, "sites", "patience")
 
-    name: str = Field("flower", description="who runs the loop (see `fedssl list engines`)")
+    name: str = Field("flower", description="engine (see `fedssl list engines`)")
     sites: tuple[str, ...] = Field(
         (), description="names of the sites, in the order of client ids; none: a simulation on this machine"
     )
@@ -49,7 +49,7 @@ class Flower(Engine):
     _tell: Callable[[str], None] | None = PrivateAttr(None)
 
     def attach(self, grid: Grid, tell: Callable[[str], None]) -> None:
-        """Use a grid that Flower has made, instead of one of our own."""
+        """Use a grid that Flower has created, instead of a simulation."""
         self._grid, self._tell = grid, tell
 
     @property
@@ -60,7 +60,7 @@ class Flower(Engine):
         return f"at {', '.join(self.sites)}" if self.sites else super().describe_split(config)
 
     def federation(self, config: Config, progress: Progress | None = None) -> Federation:
-        """At a server of sites: as many clients as sites, all of whose images are elsewhere."""
+        """At a server of sites: one client per site, without images."""
         return (
             server_side(config, self.sites, progress) if self.sites else super().federation(config, progress)
         )
@@ -71,7 +71,7 @@ class Flower(Engine):
         return RemoteMemories(folder, self.cache_mb) if self.sites else super().memories(folder)
 
     def default_wave(self, most: int) -> int:
-        """Ray gives every client the same cores, and sites have their own."""
+        """One client: Ray gives every client the same cores, and sites have their own."""
         return 1
 
     def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
@@ -92,13 +92,14 @@ class Flower(Engine):
     def loop(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: Clients
     ) -> RoundLoop:
-        from fedssl.engines.flower.server import GridClients, GridLoop
+        from fedssl.engines.flower.grid_loop import GridLoop
+        from fedssl.engines.flower.server import GridClients
 
         assert isinstance(clients, GridClients)
         return GridLoop(config, runner, federation, clients)
 
 
-# `fedssl server` takes these for what nobody said otherwise.
+# The defaults of `fedssl server`.
 SERVER_DEFAULTS: dict[str, Any] = {
     "engine.name": "flower",
     "data.name": "none",
@@ -109,7 +110,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
 
 
 def server_side(config: Config, sites: Sequence[str], progress: Progress | None) -> Federation:
-    """A federation without the clients' images; what labelled images the server itself has are for probes."""
+    """A federation without the clients' images; the server's own labelled images are for probes."""
     import numpy as np
     import torch
 
@@ -121,7 +122,7 @@ def server_side(config: Config, sites: Sequence[str], progress: Progress | None)
     if not data.size or not data.channels:
         raise ConfigError("sites need to agree on the shape of images: set data.size and data.channels")
     if config.objective.needs_labels:
-        raise ConfigError(f"objective.name={config.objective.name} needs labels, and sites share no classes")
+        raise ConfigError(f"objective.name={config.objective.name} needs labels, but sites share no classes")
     if config.method.pools_data:
         raise ConfigError(f"method.name={config.method.name} has all images in one place, not at sites")
     nothing = np.empty(0, dtype=np.int64)
@@ -134,6 +135,6 @@ def server_side(config: Config, sites: Sequence[str], progress: Progress | None)
 
 
 def own_threads(config: Config) -> Config:
-    """The config with as many threads as this machine has cores, unless it says how many."""
+    """The config with as many threads as this machine has cores, unless `engine.threads` is set."""
     threads = config.engine.threads or os.cpu_count() or 1
     return config.model_copy(update={"engine": config.engine.model_copy(update={"threads": threads})})

@@ -1,4 +1,4 @@
-"""What stands before a SuperLink that can be reached from elsewhere.
+"""A filter in front of a SuperLink that can be reached from other machines.
 
 Flower serves everything on one port. What starts runs and registers keys, and what runs the server's own
 processes, is for this machine alone, and there for those who have the server's token: otherwise whoever
@@ -22,12 +22,12 @@ from google.protobuf.message import DecodeError
 from fedssl.engines.audit_log import AuditLog
 
 FLEET, PUSH = "/v1/fleet/", "/v1/fleet/push-object"
-RUNTIME = "/v1/runtime/"  # for the server's own processes, each of which Flower knows by a secret
-CHUNK = 5 << 20  # Flower cuts arrays into pieces of this size
-ROOM = 1 << 16  # bytes that a request may have beside what it carries
-ENTRY = 128  # bytes that a piece takes in the list of what is to come
-AGAIN = 60.0  # seconds after which the same refusal is noted again
-MOST_NOTED = 100  # refusals noted in that time
+RUNTIME = "/v1/runtime/"  # for the server's own processes, which authenticate by a secret
+CHUNK = 5 << 20  # size of the pieces that Flower splits arrays into
+ROOM = 1 << 16  # bytes of a request beyond its payload, at most
+ENTRY = 128  # bytes of a piece in the list of pieces
+AGAIN = 60.0  # seconds after which the same refusal is logged again
+MAX_LOGGED = 100  # refusals logged in that time
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -39,7 +39,7 @@ log = logging.getLogger("flwr")
 
 
 class Refusal(Exception):
-    """A request that does not get through."""
+    """A request that is refused."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -79,7 +79,7 @@ class Gate:
         await self.app(scope, replay_body(body, receive), self._noting(scope, send))
 
     def _check_owner(self, scope: Scope) -> None:
-        """Whether it is the server's own user who asks."""
+        """Check that a request comes from the server's own user."""
         if not is_local(scope):
             raise Refusal(403, f"{scope['path']} is for the server's own machine")
         given = dict(scope.get("headers", ())).get(b"authorization", b"")
@@ -87,13 +87,13 @@ class Gate:
             raise Refusal(401, f"{scope['path']} is for those who have the server's token")
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        """The request's body, as long as it is not longer than a right one can be."""
+        """Read the request's body, up to the largest valid size."""
         most = ROOM + (CHUNK if scope["path"] == PUSH else ENTRY * self.pieces)
         body = bytearray()
         while True:
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise Refusal(400, f"{scope['path']} was broken off")
+                raise Refusal(400, f"{scope['path']} is incomplete")
             body += event.get("body", b"")
             if len(body) > most:
                 raise Refusal(413, f"more than {most:,} bytes for {scope['path']}")
@@ -101,18 +101,18 @@ class Gate:
                 return bytes(body)
 
     def _check_object(self, body: bytes) -> None:
-        """An array may not be put together of more pieces than an upload has."""
+        """Check that an array has no more pieces than an upload."""
         try:
             content = PushObjectRequest.FromString(body).object_content
             head, _, rest = content.partition(b"\0")
             pieces = len(json.loads(rest)["arraychunk_ids"]) if head.split(b" ")[0] == b"Array" else 0
         except (DecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Refusal(400, f"no object of Flower's: {error}") from None
+            raise Refusal(400, f"not an object of Flower: {error}") from None
         if pieces > self.pieces:
             raise Refusal(413, f"an array of {pieces:,} pieces: at most {self.pieces} are accepted")
 
     def _noting(self, scope: Scope, send: Send) -> Send:
-        """Pass on what the SuperLink answers, and note what it refuses to sites."""
+        """Forward the SuperLink's answers, and log what it refuses to sites."""
         status = 0
 
         async def passing(event: Event) -> None:
@@ -126,11 +126,11 @@ class Gate:
         return passing
 
     def _note(self, scope: Scope, reason: str) -> None:
-        """Note a refusal, once a minute for the same caller and path: nobody can fill the disk with them."""
+        """Log a refusal, at most once a minute for the same caller and path, to limit the log's size."""
         client, path, now = scope.get("client"), scope["path"][:100], time.monotonic()
         who, said = client[0] if client else "somebody", " ".join(reason.split())
         self._noted = {key: at for key, at in self._noted.items() if now - at < AGAIN}
-        if (who, path) in self._noted or len(self._noted) >= MOST_NOTED:
+        if (who, path) in self._noted or len(self._noted) >= MAX_LOGGED:
             return
         self._noted[who, path] = now
         log.warning("refused %s: %s", who, said)
@@ -148,7 +148,7 @@ def is_local(scope: Scope) -> bool:
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A body that was read already; then whatever comes next."""
+    """Replay a body that was read already, then continue with the original messages."""
     given = False
 
     async def again() -> Event:

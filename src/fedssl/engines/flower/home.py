@@ -20,7 +20,7 @@ SECRET, TOKEN = "superexec.secret", "control.token"  # files that only the user 
 
 
 class Home:
-    """A folder that Flower's processes take for theirs, and the environment that tells them so.
+    """A folder for Flower's processes, and the environment variables that point to it.
 
     It holds two secrets, new at every start: one makes the process known that starts apps, the other is the
     token without which the SuperLink takes no run and no key. Nobody but the user can read the folder.
@@ -57,7 +57,7 @@ class Home:
         write_private(self.folder / "credentials.yaml", json.dumps(stored))
 
     def start(self, kind: str, *words: str, log: Path | None = None) -> subprocess.Popen[bytes]:
-        """A SuperLink or a SuperNode that ends when this process does."""
+        """Start a SuperLink or a SuperNode that ends with this process."""
         from fedssl.engines.flower import process
 
         if log is None:
@@ -66,7 +66,7 @@ class Home:
             return process.start(kind, words, self.environment, output)
 
     def follow(self, *words: str) -> subprocess.Popen[str]:
-        """A command of Flower's whose lines are read while it runs."""
+        """Start a command of Flower's, to read its lines while it runs."""
         return subprocess.Popen(
             ["flwr", *words],
             env=self.environment,
@@ -76,7 +76,7 @@ class Home:
         )
 
     def ask(self, *words: str) -> dict[str, Any]:
-        """What a command of Flower's answers."""
+        """Run a command of Flower's; returns its answer."""
         done = subprocess.run(
             ["flwr", *words, "--format", "json"], env=self.environment, capture_output=True, text=True
         )

@@ -1,4 +1,4 @@
-"""What a server and its sites report: one line for each event, readable or as JSON.
+"""The event log of a server and its sites: one line per event, as text or as JSON.
 
 Events come from processes that Flower starts and whose output is full of Flower's own lines. They are printed
 there as marked lines of JSON (`emit`) and formatted in the process that a person has started (`Output`).
@@ -39,7 +39,7 @@ def now() -> str:
 
 
 class Output:
-    """Prints events, and lines of Flower's if they are asked for.
+    """Prints events, and optionally lines of Flower's log.
 
     Args:
         as_json: print events as JSON.
@@ -54,11 +54,11 @@ class Output:
         self.write = write or (lambda text: print(text, flush=True))
 
     def __call__(self, text: str, level: str = "info") -> None:
-        """A note of this process."""
+        """Print a note of this process."""
         self.show({"time": now(), "level": level, "event": "note", "text": text})
 
     def line(self, text: str) -> None:
-        """A line of a process that Flower started."""
+        """Print a line of a process that Flower started."""
         place = text.find(MARK)
         try:
             found = json.loads(text[place + len(MARK) :]) if place >= 0 else None
@@ -78,7 +78,7 @@ class Output:
 
 
 def describe(line: Mapping[str, Any]) -> str:
-    """An event in words."""
+    """Describe an event in words."""
     event = line.get("event")
     if event == "round":
         return _round(line)

@@ -1,4 +1,4 @@
-"""What the server knows of memories that are on the disks of sites: that they are there."""
+"""The server's view of client memories, which are on the disks of sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedssl.state import ClientMemory
 
 
 class RemoteMemories(MemoryStore):
-    """For every memory that a checkpoint stands on, an empty file in place of the memory itself."""
+    """A store with an empty file for every memory that a checkpoint needs."""
 
     def load(self, client: int, round: int) -> ClientMemory:
         if round:
@@ -18,7 +18,7 @@ class RemoteMemories(MemoryStore):
         return ClientMemory()
 
     def check(self, rounds: Mapping[int, int]) -> None:
-        """Sites find out for themselves whether a memory is whole."""
+        """Nothing: sites check their own memories."""
 
     def sync(self, rounds: Mapping[int, int]) -> None:
         for client, written in rounds.items():

@@ -17,12 +17,12 @@ from fedssl.options import Options, explain
 from fedssl.privacy.secure.server import Answer
 from fedssl.state import State, Upload
 
-TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # what is asked of a node, in Flower's words
+TRAIN, KEEP, HELLO = "train", "evaluate", "query"  # Flower's types of messages
 SECURE = "query.secure"  # an exchange of secure aggregation
 LONGEST = 1 << 20  # characters of a reply's JSON
-MOST = 1 << 53  # no count, and no number beside the tensors, is larger
+MOST = 1 << 53  # largest count or number outside of tensors
 
-# What Flower says in place of an answer, in our words.
+# Descriptions of Flower's errors.
 PROBLEMS = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the site's fedssl could not be started; its own output says why",
     ErrorCode.MESSAGE_UNAVAILABLE: "lost: the site did not fetch its task, or did not answer in time",
@@ -34,11 +34,11 @@ PROBLEMS = {
 
 Name = Annotated[str, Field(max_length=256)]
 Number = Annotated[int, Field(ge=-MOST, le=MOST)] | float  # whether it is finite is checked with the upload
-RESERVED = {"client", "images", "loss", "seconds"}  # what metrics.jsonl itself says of a client
+RESERVED = {"client", "images", "loss", "seconds"}  # keys of a client in metrics.jsonl
 
 
 class Reply(Options):
-    """What a node says about its work. Nothing in it is believed before it is checked."""
+    """A node's report about its work, which is not trusted before it is checked."""
 
     failure: str = Field("", max_length=2000)
     views: int = Field(0, ge=0, le=MOST)
@@ -51,7 +51,7 @@ class Reply(Options):
 
 
 def array(state: State, dtype: str) -> Array:
-    """Tensors as Flower carries them: bytes that it does not look into."""
+    """Convert tensors to a Flower array of opaque bytes."""
     data = wire.pack(state, dtype)
     return Array(dtype="uint8", shape=(len(data),), stype="safetensors", data=data)
 
@@ -64,19 +64,19 @@ def records(text: Mapping[str, Any], arrays: Sequence[Array] = ()) -> RecordDict
 
 
 def read_text(content: RecordDict, longest: int = LONGEST) -> Any:
-    """The JSON of a message."""
+    """Read the JSON of a message."""
     record = content.get("text")
     text = record.get("json") if isinstance(record, ConfigRecord) else None
     if not isinstance(text, str) or len(text) > longest:
-        raise WireError("a message without text, or with too much of it")
+        raise WireError("a message without text, or with too long a text")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"a message whose text is no JSON: {error}") from None
+        raise WireError(f"a message with a text that is not JSON: {error}") from None
 
 
 def read_tensors(content: RecordDict) -> list[bytes]:
-    """The bytes of a message's tensors, not yet looked into."""
+    """The bytes of a message's tensors, not yet parsed."""
     found = content.get("tensors")
     if not isinstance(found, ArrayRecord):
         return []
@@ -86,7 +86,7 @@ def read_tensors(content: RecordDict) -> list[bytes]:
 
 
 def reply(outcome: Outcome, dtype: str) -> RecordDict:
-    """What a node answers."""
+    """Build a node's answer to a task."""
     upload = outcome.upload
     said = Reply(
         failure=outcome.failure[:2000],
@@ -103,7 +103,7 @@ def reply(outcome: Outcome, dtype: str) -> RecordDict:
 
 
 def secure_reply(answer: Answer) -> RecordDict:
-    """What a node answers in an exchange of secure aggregation."""
+    """Build a node's answer in an exchange of secure aggregation."""
     if answer.failure:
         return records({"failure": answer.failure[:2000]})
     size = len(answer.data)
@@ -111,7 +111,7 @@ def secure_reply(answer: Answer) -> RecordDict:
 
 
 def read_secure_answer(content: RecordDict, client: int, longest: int) -> Answer:
-    """What a node answered in an exchange, as far as it can be read."""
+    """Parse a node's answer in an exchange; an answer that cannot be read is a failure."""
     try:
         said, arrays = read_text(content), read_tensors(content)
     except WireError as error:
@@ -143,7 +143,7 @@ def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
 
 
 def problem(error: Error) -> str:
-    """Why there is no answer."""
+    """Describe why there is no answer."""
     if error.code in PROBLEMS:
         return PROBLEMS[error.code]
     return f"no answer: {' '.join(str(error.reason).split())[:2000]}"

@@ -18,11 +18,11 @@ from fedssl.errors import FedsslError
 if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
 
-GRID_RUNS = 1.0  # seconds between two looks at who is there
+GRID_RUNS = 1.0  # seconds between checks of connected nodes
 
 
 class Grid(Protocol):
-    """What is used of a Flower grid."""
+    """The interface of a Flower grid that is used here."""
 
     def get_nodes(self) -> Iterable[NodeInfo]: ...
 
@@ -77,7 +77,7 @@ class Nodes:
         self._asked: dict[str, int] = {}
 
     def connected(self) -> dict[int, Node]:
-        """Who is there now."""
+        """The connected nodes by client id."""
         infos = {info.node_id: info for info in self.grid.get_nodes()}
         for info in infos.values():
             if info.node_id not in self._client and info.name:
@@ -94,7 +94,7 @@ class Nodes:
         return dict(sorted(found.items()))
 
     def _note(self, audit: AuditLog, found: dict[int, Node]) -> None:
-        """Who has come and who has left since the last look."""
+        """Log which clients connected or left since the last check."""
         for client in sorted(self._there.keys() | found.keys()):
             before, now = self._there.get(client), found.get(client)
             if now is not None and now != before:
@@ -127,7 +127,7 @@ class Nodes:
         for id, message, _ in pull_answers(self.grid, list(self._asked)):
             node = self._asked.pop(id)
             if message is not None and not message.has_content():
-                continue  # it is gone, or broken: it is asked again when it is there
+                continue  # it left or failed: it is asked again once it is connected
             try:
                 said = {} if message is None else read_text(message.content)
             except WireError:

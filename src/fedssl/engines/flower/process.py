@@ -1,4 +1,4 @@
-"""Flower's processes, started the safe way; each ends with its parent.
+"""Flower's processes with secure settings; each ends with its parent.
 
     python -m fedssl.engines.flower.process PARENT superlink MAX_BYTES …    behind the gate, see `gate`
     python -m fedssl.engines.flower.process PARENT supernode …
@@ -45,7 +45,7 @@ def superlink() -> None:
 
 
 def supernode() -> None:
-    """A site's connection to the server; its own port is for processes of this user alone."""
+    """A site's connection to the server; its own port only accepts processes of this user."""
     from flwr.supernode.cli import flower_supernode
 
     _run_tasks_apart(f"{_value('--host')}:{_value('--port')}", ["--insecure"])
@@ -127,7 +127,7 @@ def _executor() -> object:
         def launch(self, spec: ExecutionSpec) -> LaunchResult:
             kind = TASK_TYPE_TO_COMMAND[spec.task_type].removeprefix("flwr-")
             if kind not in ("serverapp", "clientapp"):
-                return LaunchResult.failed(f"fedssl runs no {kind}")
+                return LaunchResult.failed(f"fedssl does not run {kind}")
             words = ["--runtime-api-address", spec.runtime_api_address, "--parent-pid", str(os.getpid())]
             if spec.insecure:
                 words.append("--insecure")
@@ -144,7 +144,7 @@ def _executor() -> object:
 
 
 def _take_token() -> None:
-    """Hand the token to Flower as if it had been on the command line, where `ps` would show it."""
+    """Pass the token to Flower without the command line, which `ps` would show."""
     sys.argv += ["--token", sys.stdin.readline().strip()]
 
 

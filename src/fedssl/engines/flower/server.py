@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,13 @@ from fedssl.engines.flower import messages
 from fedssl.engines.flower.engine import Flower
 from fedssl.engines.flower.nodes import Grid, Node, Nodes, pull_answers
 from fedssl.engines.flower.versions import versions
-from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
-from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.engines.workers import write_setup
 from fedssl.errors import ConfigError, RunError
 from fedssl.locks import Scratch
 from fedssl.privacy.secure.server import Answer
-from fedssl.state import ServerState, State
+from fedssl.state import State
 from fedssl.storage import write_text
 
 EXCHANGE = 300.0  # seconds that an exchange of secure aggregation may take without participation.timeout
@@ -48,7 +46,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Letter:
-    """What one node is sent, and what is expected of it."""
+    """A message to one node, and the expected answer."""
 
     text: dict[str, Any]
     arrays: list[Array]
@@ -159,7 +157,7 @@ class GridClients:
                     yield done.pop(position)
 
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Questions to the clients that have trained; those that left or are late have failed."""
+        """Ask the clients that have trained; those that left or time out have failed."""
         limit = self.config.participation.timeout or EXCHANGE
         waiting, gone = self._push(
             [
@@ -210,7 +208,7 @@ class GridClients:
     def _too_late(self, waiting: dict[str, Pending], limit: float) -> Found:
         late = dict(waiting)
         self._unanswered |= {id: asked.node for id, asked in late.items()}
-        return self._give_up(waiting, late, f"too late: no answer after participation.timeout, {limit:g} s")
+        return self._give_up(waiting, late, f"timed out: no answer after participation.timeout, {limit:g} s")
 
     def _give_up(self, waiting: dict[str, Pending], given_up: dict[str, Pending], reason: str) -> Found:
         for id in given_up:
@@ -241,7 +239,7 @@ class GridClients:
         return waiting, absent | gone
 
     def _push(self, letters: Sequence[Letter], kind: str, limit: float) -> tuple[dict[str, Pending], Found]:
-        """Letters on their way, and those whose node left a moment ago."""
+        """Send messages; returns the pending ones, and failures of nodes that have just left."""
         sent = [
             Message(
                 messages.records(letter.text, letter.arrays),
@@ -254,7 +252,7 @@ class GridClients:
         ]
         ids = list(self.grid.push_messages(sent)) if sent else []
         if len(ids) != len(sent):
-            raise RunError(f"Flower's SuperLink took none of {len(sent)} messages: too large")
+            raise RunError(f"Flower's SuperLink refused {len(sent)} messages: too large")
         pairs = list(zip(ids, (letter.asked for letter in letters), strict=True))
         gone = {
             asked.position: asked.becomes(asked.client, failure="its node has left")
@@ -284,12 +282,12 @@ class GridClients:
         """Bytes of an upload with the right tensors."""
         expected = {name: self.runner.initial[name] for name in self.runner.boundary.travels}
         if self.at_sites and not expected:
-            raise ConfigError(f"method.name={self.config.method.name} shares nothing: no need for a server")
+            raise ConfigError(f"method.name={self.config.method.name} shares nothing, and needs no server")
         longest = wire.max_message_bytes(expected, self.config.wire.dtype)
         if longest > self.config.wire.max_mb * wire.MEGABYTE:
             raise ConfigError(
-                f"an upload takes {longest / wire.MEGABYTE:,.0f} MB: wire.max_mb={self.config.wire.max_mb} "
-                "is too little"
+                f"an upload takes {longest / wire.MEGABYTE:,.0f} MB, more than "
+                f"wire.max_mb={self.config.wire.max_mb}"
             )
         return longest
 
@@ -311,64 +309,8 @@ def read_answer(message: Message | None, problem: str, asked: Pending) -> Outcom
     return read(message.content, asked.client, asked.longest)
 
 
-class GridLoop(RoundLoop):
-    """Rounds with the clients that are connected."""
-
-    engine: GridClients
-
-    def __init__(
-        self, config: Config, runner: ClientRunner, federation: Federation, clients: GridClients
-    ) -> None:
-        super().__init__(config, runner.model, federation, clients, runner.memories, runner.guard())
-        self._first = True
-
-    def select(self, number: int) -> tuple[list[int], list[int]]:
-        """Draw the clients of a round: as on one machine if all are connected, else among those that are."""
-        ids = self.engine.gather(self._first)
-        self._first = False
-        config = self.config
-        sampled = self.guard.sample(number)
-        if sampled is not None:
-            return [client for client in sampled if client in ids], []
-        selected, spares = draw_clients(config.participation, len(ids), config.seed, number)
-        return [ids[place] for place in selected], [ids[place] for place in spares]
-
-    def run(
-        self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]
-    ) -> ServerState:
-        server = super().run(server, start, after_round)
-        if self.engine.at_sites:
-            self._deliver(self._recalibrated(server))
-        return server
-
-    def _recalibrated(self, server: ServerState) -> ServerState:
-        """The state with fresh statistics, where they are wanted: sites get them, and probes find them."""
-        config, runner = self.config, self.engine.runner
-        if not recalibrates(config) or config.method.evaluates != "global" or not server.model:
-            return server
-        self.engine.gather(first=False)
-        file = stored_at(runner.memories.folder.parent)
-        found = Recalibration(runner, self.engine.run, file).of(server.model)
-        return replace(server, model={**server.model, **found})
-
-    def _deliver(self, server: ServerState) -> None:
-        number, tell = self.config.rounds + 1, self.engine.nodes.tell
-        tasks = [
-            Task(
-                number,
-                client,
-                self.config.method.broadcast(server, client, number),
-                self.memory_rounds.get(client, 0),
-            )
-            for client in self.engine.gather(first=False)
-        ]
-        for outcome in self.engine.deliver(tasks):
-            if outcome.failure:
-                tell(f"client {outcome.client} did not get the result: {outcome.failure}")
-
-
 def run_name(folder: Path) -> str:
-    """The run's unique name, under which sites store their memories."""
+    """The unique name under which sites store the run's memories."""
     file = folder.parent / "run-name"
     if not file.exists():
         write_text(file, uuid.uuid4().hex)

@@ -1,4 +1,4 @@
-"""What the image GAN and the linear one share: two discriminators, one of content and one of style."""
+"""Base class of the GANs: two discriminators, one for content and one for style."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fedssl.objectives.barlow_twins import barlow_twins
 from fedssl.objectives.generative.losses import (
     Kind,
     Latents,
-    deception,
-    discrimination,
+    discriminator_adversarial,
     draw_latents,
     draw_pairs,
+    generator_adversarial,
     same_content,
     same_style,
 )
@@ -32,10 +32,10 @@ GENERATORS = ("generator", "label_modulation", "modulation", "vectorizer", "lens
 
 
 class Adversarial(Objective):
-    """F_i = f_i + λ·Γ_i (Eqs. 9, 14, 15): D^c and D^s judge together, Barlow Twins tells them apart.
+    """F_i = f_i + λ·Γ_i (Eqs. 9, 14, 15): both discriminators score every image, Γ disentangles features.
 
-    `loss` lets both players move at once, for methods that train any objective; `discriminator_loss` and
-    `generator_loss` are for those that let them take turns (Algorithm 1).
+    `loss` is the sum of both losses, for methods that train any objective. Methods that alternate between
+    discriminators and generator (Algorithm 1) call `discriminator_loss` and `generator_loss`.
     """
 
     views: ClassVar[str] = "plain"
@@ -45,52 +45,52 @@ class Adversarial(Objective):
     regularizer: float = Field(0.1, ge=0, description="λ: weight of both Barlow Twins terms")
     off_diagonal: float = Field(0.005, ge=0, description="λ_BT: weight of their redundancy term")
 
-    # --- what a kind of model has to say ------------------------------------------------------------
+    # --- what subclasses define ---------------------------------------------------------------------
 
     def latent_size(self, model: Model) -> int:
         """The length of z^c, and of z^s."""
-        raise TypeError(f"{type(self).__name__} does not say how long its latents are")
+        raise TypeError(f"{type(self).__name__} does not define latent_size")
 
     def generate(self, model: Model, latents: Latents) -> Tensor:
-        """Images like the normalised ones that the discriminators see."""
-        raise TypeError(f"{type(self).__name__} does not say how it draws")
+        """Generate images, normalised like those that the discriminators see."""
+        raise TypeError(f"{type(self).__name__} does not define generate")
 
     def classes(self, model: Model) -> int:
-        """Of a conditional model; 0: it is none."""
+        """The number of classes of a conditional model; 0 for an unconditional one."""
         return 0
 
     def choices(self, labels: Tensor | None) -> Tensor | None:
-        """What the labels of generated images are drawn from, given those of a real batch; none: all."""
+        """The labels to sample those of generated images from, given a real batch; None: all classes."""
         return None
 
     def prepare(
         self, model: Model, images: ClientImages, round: int, rng: torch.Generator
     ) -> dict[str, float]:
-        """What happens before a client trains, by other means than gradients; numbers for its log."""
+        """Update what is not trained by gradients, before a client trains; returns values for its log."""
         return {}
 
-    # --- the game -----------------------------------------------------------------------------------
+    # --- losses -------------------------------------------------------------------------------------
 
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        judged = self.discriminator_loss(model, views[0], labels, rng)
-        return judged + self.generator_loss(model, len(views[0]), labels, rng)
+        first = self.discriminator_loss(model, views[0], labels, rng)
+        return first + self.generator_loss(model, len(views[0]), labels, rng)
 
     def discriminator_loss(
         self, model: Model, images: Tensor, labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        """Real against generated, for both discriminators, + λΓ; generated images take no gradient."""
+        """Real against generated images, for both discriminators, + λΓ; the generator gets no gradient."""
         latents = self._draw(draw_pairs, model, len(images), labels, rng).to(images.device)
         with torch.no_grad():
             fakes = self.fakes(model, latents, rng)
-        everything = self.blurred(model, torch.cat((images, fakes)), rng)
+        everything = self.add_noise(model, torch.cat((images, fakes)), rng)
         total = torch.zeros((), device=images.device)
         for prefix, pairs in (("", same_content), ("style_", same_style)):
             features = model.part(f"{prefix}encoder")(everything)
-            known = None if prefix else _joined(labels, latents.labels)
+            known = None if prefix else _concatenate(labels, latents.labels)  # D^s ignores labels
             real, fake = model.part(f"{prefix}critic")(features, known).split((len(images), len(fakes)))
-            total = total + discrimination(real, fake, self.adversarial)
+            total = total + discriminator_adversarial(real, fake, self.adversarial)
             if self.regularizer:
                 projected = model.part(f"{prefix}projector")(features[len(images) :])
                 gamma = barlow_twins(*pairs(projected), self.off_diagonal)
@@ -98,28 +98,28 @@ class Adversarial(Objective):
         return total
 
     def generator_loss(self, model: Model, count: int, labels: Tensor | None, rng: torch.Generator) -> Tensor:
-        """Both discriminators are to take generated images for real; they themselves take no gradient."""
+        """How well generated images pass for real ones; the discriminators get no gradient."""
         device = next(model.parameters()).device
         latents = self._draw(draw_latents, model, count, labels, rng).to(device)
         total = torch.zeros((), device=device)
         with frozen(model, DISCRIMINATORS):
-            fakes = self.blurred(model, self.drawn(model, latents, rng), rng)
+            fakes = self.add_noise(model, self.training_images(model, latents, rng), rng)
             for prefix in ("", "style_"):
                 features = model.part(f"{prefix}encoder")(fakes)
                 score = model.part(f"{prefix}critic")(features, None if prefix else latents.labels)
-                total = total + deception(score, self.adversarial)
+                total = total + generator_adversarial(score, self.adversarial)
         return total
 
-    def drawn(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
-        """Generated images while players train."""
+    def training_images(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
+        """Generate images during training."""
         return self.generate(model, latents)
 
     def fakes(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
-        """What discriminators learn to tell from real images."""
-        return self.drawn(model, latents, rng)
+        """Generate the negatives of the discriminators."""
+        return self.training_images(model, latents, rng)
 
-    def blurred(self, model: Model, images: Tensor, rng: torch.Generator) -> Tensor:
-        """Images, real or generated, as discriminators see them while players train."""
+    def add_noise(self, model: Model, images: Tensor, rng: torch.Generator) -> Tensor:
+        """Add the noise that discriminators see on real and generated images during training."""
         return images
 
     def _draw(
@@ -137,8 +137,8 @@ class Adversarial(Objective):
         return replace(drawn, labels=choices.cpu()[drawn.labels])
 
 
-def players(model: Model) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Parameters by name: those of the discriminators, and those of the generator."""
+def split_parameters(model: Model) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """The parameters of the discriminators and those of the generator, each by name."""
     named = list(model.named_parameters())
 
     def under(parts: Iterable[str]) -> dict[str, nn.Parameter]:
@@ -150,17 +150,17 @@ def players(model: Model) -> tuple[dict[str, nn.Parameter], dict[str, nn.Paramet
 
 @contextmanager
 def frozen(model: Model, parts: Iterable[str]) -> Iterator[None]:
-    """Gradients flow through these parts but not into them."""
-    held = [value for part in parts if model.has(part) for value in model.part(part).parameters()]
-    for value in held:
+    """Let gradients flow through these parts but not into their parameters."""
+    parameters = [value for part in parts if model.has(part) for value in model.part(part).parameters()]
+    for value in parameters:
         value.requires_grad_(False)
     try:
         yield
     finally:
-        for value in held:
+        for value in parameters:
             value.requires_grad_(True)
 
 
-def _joined(real: Tensor | None, fake: Tensor | None) -> Tensor | None:
-    """The labels of real and generated images; a model without labels takes no notice of the real ones'."""
+def _concatenate(real: Tensor | None, fake: Tensor | None) -> Tensor | None:
+    """Labels of real and generated images; None for an unconditional model."""
     return None if real is None or fake is None else torch.cat((real, fake))

@@ -1,4 +1,4 @@
-"""What generators draw on, and how their values become pixels."""
+"""The shape of generated images, and the conversion of generator outputs to pixels."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ class Canvas:
     @staticmethod
     def of(data: DataConfig, size: tuple[int, int], channels: int, what: str) -> Canvas:
         if size[0] != size[1]:
-            raise ConfigError(f"{what} draws square images, and these are {size[0]}×{size[1]}: set data.size")
+            raise ConfigError(f"{what} needs square images, not {size[0]}×{size[1]}: set data.size")
         mean, std = data.mean, data.std
         if isinstance(mean, tuple) or isinstance(std, tuple):
-            raise ConfigError(f"{what} draws all channels alike: data.mean and data.std must be one number")
+            raise ConfigError(
+                f"{what} needs one number for data.mean and one for data.std, not one per channel"
+            )
         return Canvas(size[0], channels, (0 - mean) / std, (1 - mean) / std)
 
-    def normalised(self, drawn: Tensor) -> Tensor:
-        """Values from −1 to 1 on the scale of the images that networks see."""
+    def normalise(self, drawn: Tensor) -> Tensor:
+        """Map values in [−1, 1] to the scale of normalised images."""
         half = (self.white - self.black) / 2
         return drawn * half + (self.black + half)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Normalised images [B, C, H, W] as uint8 [B, H, W, C] on the CPU."""
+        """Convert normalised images [B, C, H, W] to uint8 [B, H, W, C] on the CPU."""
         unit = (images.detach().float() - self.black) / (self.white - self.black)
         return unit.mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu()

@@ -1,4 +1,4 @@
-"""The partially federated GAN of PaDPaF (Almansoori, Horváth, Takáč): content is shared, style is private."""
+"""The partially federated GAN of PaDPaF (Almansoori, Horváth, Takáč): shared content, private style."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.generative.adversarial import Adversarial
 from fedssl.objectives.generative.image import ImageModel, canvas_of
-from fedssl.objectives.generative.lens import Lens, agreement, means
+from fedssl.objectives.generative.lens import Lens, class_means, compare_means
 from fedssl.objectives.generative.losses import Latents, draw_latents
 from fedssl.objectives.generative.networks import Critic, Generator, LabelModulation, build_projector
 
-COMPARED = 256  # images that say how to hold a lens
+COMPARED = 256  # real and generated images compared to choose the lens's orientation
 
 
 class GAN(ImageModel, Adversarial):
     """GAN with shared content and private style (PaDPaF); its encoder is the content discriminator's trunk.
 
-    | part | where it lives |
+    | part | role |
     |---|---|
     | encoder, critic, projector | shared: φ^c, the rest of D^c, and g^c |
-    | style_encoder, style_critic, style_projector | private: the same of D^s |
+    | style_encoder, style_critic, style_projector | private: the same for D^s |
     | generator | shared: G^c |
-    | vectorizer, modulation | private: G^s, and the conditional batch normalisation it speaks through |
+    | vectorizer, modulation | private: G^s, and the conditional batch normalisation that applies it |
     """
 
     instance_noise: float = Field(
         0.02,
         ge=0,
-        description="deviation of the noise on all images that discriminators see, real or generated, with "
-        "pixels from −1 to 1; 0: none",
+        description="standard deviation of the noise added to real and generated images before the "
+        "discriminators, for pixels in [−1, 1]; 0: none",
     )
 
-    def drawn(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
+    def training_images(self, model: Model, latents: Latents, rng: torch.Generator) -> Tensor:
         return self.generate(model, latents, rng)
 
-    def blurred(self, model: Model, images: Tensor, rng: torch.Generator) -> Tensor:
+    def add_noise(self, model: Model, images: Tensor, rng: torch.Generator) -> Tensor:
         if not self.instance_noise:
             return images
         canvas = canvas_of(model)
         noise = torch.randn(images.shape, generator=rng).to(images)
         return torch.add(images, noise, alpha=self.instance_noise * (canvas.white - canvas.black) / 2)
 
-    def augmented_by(self, classes: int) -> int:
-        """How many labels the content latent is augmented with."""
+    def label_inputs(self, classes: int) -> int:
+        """The number of classes that the content latent is augmented with."""
         return 0
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
@@ -65,39 +65,39 @@ class GAN(ImageModel, Adversarial):
             "style_encoder": Part(style, Role.PRIVATE),
             "style_critic": Part(Critic(own), Role.PRIVATE),
             "style_projector": Part(build_projector(own, config), Role.PRIVATE),
-            **self.drawing_parts(canvas_of(encoder), self.augmented_by(classes)),
+            **self.generator_parts(canvas_of(encoder), self.label_inputs(classes)),
         }
         return Model(**parts)
 
 
 class ConditionalGAN(GAN):
-    """The GAN with labels: a projection discriminator; half of the generator's channels go by the label."""
+    """Conditional GAN: projection discriminator, and half of the generator's channels depend on the label."""
 
     conditional: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
 
     label_maps: Literal["private", "shared", "none"] = Field(
         "shared",
-        description="where the label's half of conditional batch normalisation is kept: shared, as by the "
-        "authors, or private (§4.1); none: there is no such half, all channels are the style's",
+        description="where the label's half of conditional batch normalisation is kept: shared, as in the "
+        "authors' code, or private (§4.1); none: the style conditions all channels",
     )
-    augmented: bool = Field(False, description="the label joins z^c at the generator's input (§4.2)")
+    augmented: bool = Field(False, description="concatenate a label embedding with z^c (§4.2)")
     drawn_labels: Literal["all", "own"] = Field(
         "own",
-        description="labels of the images that a client draws in training: as often as among its own images, "
-        "as by the authors, or all alike (§4.2)",
+        description="labels of generated images during training: distributed like the client's own, as in "
+        "the authors' code, or uniform over all classes (§4.2)",
     )
     lens: int = Field(
         0,
         ge=0,
-        description="a style also turns, zooms and flips what is drawn, through a private lens; from this "
-        "round on the client looks for the right way to hold it; 0: no lens",
+        description="add a private lens that rotates, zooms and flips generated images; its orientation is "
+        "updated from this round on; 0: no lens",
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         if classes < 2:
             raise ConfigError(
-                f"objective.name={self.name} needs labels of at least 2 classes, and the data have "
+                f"objective.name={self.name} needs labels of at least 2 classes, but the data have "
                 f"{classes}; choose a labelled data set, or objective.name=gan"
             )
         if self.label_maps == "none" and not self.augmented:
@@ -106,14 +106,14 @@ class ConditionalGAN(GAN):
             )
         if self.lens and not self.augmented:
             raise ConfigError(
-                "objective.lens compares what is drawn of each label without a style, and only "
-                "objective.augmented=true tells the generator the label then"
+                "objective.lens compares generated images of each class without style, which needs the label "
+                "at the generator's input: set objective.augmented=true"
             )
         model = super().build(encoder, features, config, classes)
-        if self.shares_normalisation:
-            normalised = cast(Generator, model.part("generator")).normalised
+        if self.conditions_on_labels:
+            widths = cast(Generator, model.part("generator")).norm_widths
             role = Role.PRIVATE if self.label_maps == "private" else Role.SHARED
-            model.add("label_modulation", Part(LabelModulation(normalised, classes), role))
+            model.add("label_modulation", Part(LabelModulation(widths, classes), role))
         if self.lens:
             model.add("lens", Part(Lens(self.latent), Role.PRIVATE))
         return model
@@ -122,29 +122,32 @@ class ConditionalGAN(GAN):
     def prepare(
         self, model: Model, images: ClientImages, round: int, rng: torch.Generator
     ) -> dict[str, float]:
-        """Hold the lens so that what the shared generator draws looks like the client's own images.
+        """Choose the lens's orientation by comparing generated images with the client's own.
 
-        It draws without the client's style, which has learned to do what a lens held wrongly does not.
+        Images are generated without the client's style, since a style can learn to compensate for a wrong
+        orientation.
         """
         if not model.has("lens"):
             return {}
         lens = cast(Lens, model.part("lens"))
         if round >= self.lens:
             x, labels = images.batch(torch.randint(len(images), (COMPARED,), generator=rng))
-            device = lens.way.device
+            device = lens.orientation.device
             latents = replace(draw_latents(COMPARED, self.latent, 0, rng), labels=labels).to(device)
-            drawn = model.part("generator")(latents.content, _without_style, latents.labels)
-            seen = lens.placed(drawn, lens.said(model.part("vectorizer")(latents.style)))
+            drawn = model.part("generator")(latents.content, _plain_norm, latents.labels)
+            seen = lens.warp(drawn, lens.params(model.part("vectorizer")(latents.style)))
             real = x.to(device, torch.float32).permute(0, 3, 1, 2)
-            assert latents.labels is not None  # the objective needs them
-            lens.hold(agreement(*(means(each, latents.labels) for each in (drawn, seen, real))))
-        return {"lens": float(lens.way)}
+            known = latents.labels
+            assert known is not None  # the objective needs them
+            means = (class_means(images, known) for images in (drawn, seen, real))
+            lens.update_orientation(compare_means(*means))
+        return {"lens": float(lens.orientation)}
 
     @property
-    def shares_normalisation(self) -> bool:
+    def conditions_on_labels(self) -> bool:
         return self.label_maps != "none"
 
-    def augmented_by(self, classes: int) -> int:
+    def label_inputs(self, classes: int) -> int:
         return classes if self.augmented else 0
 
     def choices(self, labels: Tensor | None) -> Tensor | None:
@@ -155,6 +158,6 @@ class ConditionalGAN(GAN):
         return 0 if embedding is None else embedding.num_embeddings
 
 
-def _without_style(layer: int, x: Tensor) -> Tensor:
-    """Batch normalisation as every style begins: gain 1, bias 0, and statistics of this batch alone."""
+def _plain_norm(layer: int, x: Tensor) -> Tensor:
+    """Batch normalisation with gain 1, bias 0 and the statistics of this batch."""
     return F.batch_norm(x, None, None, training=True)

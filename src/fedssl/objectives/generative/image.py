@@ -1,4 +1,4 @@
-"""What the generative models of images share: the encoders' shape, and a generator of content and style."""
+"""Base class of generative models of images: the encoders, and a generator of content and style."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ImageModel(Objective):
-    """Draws images from z^c and z^s; `encoder` is its shared network of content features."""
+    """Generates images from z^c and z^s; `encoder` is the shared network of content features."""
 
     trunk: ClassVar[type[Trunk]] = Trunk
     conditional: ClassVar[bool] = False
@@ -28,29 +28,29 @@ class ImageModel(Objective):
     num_views: ClassVar[int] = 1
     own_encoder: ClassVar[str] = "content encoder"
 
-    features: int = Field(64, ge=8, description="length of φ^c, and channels of the smallest maps")
-    style_features: int = Field(0, ge=0, description="length of φ^s; 0: as `features`")
+    features: int = Field(64, ge=8, description="length of φ^c, and channels of the smallest feature maps")
+    style_features: int = Field(0, ge=0, description="length of φ^s; 0: same as `features`")
     latent: int = Field(128, ge=1, description="length of z^c and of z^s")
     growth: Literal[1, 2] = Field(1, description="2: channels halve whenever the side doubles")
-    blocks: int = Field(2, ge=0, description="residual blocks of an encoder after those that halve")
-    patch: Literal[1, 2, 4] = Field(1, description="side of the pixel blocks that networks see as channels")
+    blocks: int = Field(2, ge=0, description="residual blocks of an encoder after the downsampling ones")
+    patch: Literal[1, 2, 4] = Field(1, description="side of the pixel blocks that are folded into channels")
     channel_noise: float = Field(
-        0.02, ge=0, description="deviation of the noise in the generator while it trains; 0: none"
+        0.02, ge=0, description="standard deviation of the noise in the generator during training; 0: none"
     )
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
         canvas = Canvas.of(config.data, size, channels, f"objective.name={self.name}")
         trunk, kwargs = self._trunk(canvas, self.features)
         trunk.canvas = canvas
-        return Encoder(trunk, self.features, describe_own(self.trunk, kwargs, self.features))
+        return Encoder(trunk, self.features, describe_trunk(self.trunk, kwargs, self.features))
 
     def style_encoder(self, canvas: Canvas) -> tuple[nn.Module, int]:
-        """A fresh private encoder, and the length of its features."""
+        """Build a private encoder; returns it and the length of its features."""
         features = self.style_features or self.features
         return self._trunk(canvas, features)[0], features
 
-    def drawing_parts(self, canvas: Canvas, classes: int = 0) -> dict[str, Part]:
-        """The shared generator, and the private parts through which the style speaks."""
+    def generator_parts(self, canvas: Canvas, classes: int = 0) -> dict[str, Part]:
+        """Build the shared generator and the private parts that apply the style."""
         generator = Generator(
             canvas.side,
             canvas.channels,
@@ -61,7 +61,7 @@ class ImageModel(Objective):
             classes,
             self.channel_noise,
         )
-        modulation = Modulation(generator.normalised, self.latent, self.shares_normalisation)
+        modulation = Modulation(generator.norm_widths, self.latent, self.conditions_on_labels)
         return {
             "generator": Part(generator),
             "modulation": Part(modulation, Role.PRIVATE),
@@ -69,8 +69,8 @@ class ImageModel(Objective):
         }
 
     @property
-    def shares_normalisation(self) -> bool:
-        """Whether half of the channels that the style could condition are conditioned on the label."""
+    def conditions_on_labels(self) -> bool:
+        """Whether half of the channels are conditioned on the label instead of the style."""
         return False
 
     def latent_size(self, model: Model) -> int:
@@ -78,15 +78,15 @@ class ImageModel(Objective):
         return self.latent
 
     def generate(self, model: Model, latents: Latents, rng: torch.Generator | None = None) -> Tensor:
-        """Images, normalised like those that encoders see; with `rng`, with the noise of training."""
+        """Generate images, normalised like those that encoders see; with `rng`, with training noise."""
         style = model.part("vectorizer")(latents.style)
-        by_label = model.part("label_modulation")(latents.labels) if self.shares_normalisation else []
+        by_label = model.part("label_modulation")(latents.labels) if self.conditions_on_labels else []
         modulation = cast(Modulation, model.part("modulation"))
         normalise = conditional_norm(modulation.norms, modulation(style), by_label)
         drawn = model.part("generator")(latents.content, normalise, latents.labels, rng)
         if model.has("lens"):
             drawn = model.part("lens")(drawn, style)
-        return canvas_of(model).normalised(drawn)
+        return canvas_of(model).normalise(drawn)
 
     def _trunk(self, canvas: Canvas, features: int) -> tuple[Trunk, dict[str, Any]]:
         kwargs = {
@@ -101,13 +101,13 @@ class ImageModel(Objective):
 
 
 def canvas_of(model: Model | nn.Module) -> Canvas:
-    """What the generator of this model (or beside this encoder) draws on."""
+    """The canvas of a model's generator, given the model or its encoder."""
     trunk = model.part("encoder") if isinstance(model, Model) else model
     return cast(Trunk, trunk).canvas
 
 
-def describe_own(factory: type[nn.Module], kwargs: dict[str, Any], features: int) -> dict[str, Any]:
-    """Like `fedssl.models.describe.describe`, for encoders that timm has nothing like."""
+def describe_trunk(factory: type[nn.Module], kwargs: dict[str, Any], features: int) -> dict[str, Any]:
+    """Describe an encoder that timm does not have, as `fedssl.models.describe.describe` does for timm's."""
     return {
         "format": 1,
         "library": "fedssl",

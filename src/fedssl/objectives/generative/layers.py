@@ -1,4 +1,4 @@
-"""Layers of the GANs: spectrally normalised ones for discriminators, equalised ones for the style map."""
+"""Layers of the GANs: spectrally normalised for discriminators, equalised for the style map."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-STEPS = 20  # of power iteration outside of training
+STEPS = 20  # power iterations in evaluation mode
 
 
 class _Spectral(nn.Module):
     """A weight divided by its largest singular value (Miyato et al. 2018).
 
-    Training makes one step of power iteration a pass, from the vector `u` of the pass before. PyTorch's own
-    `spectral_norm` uses that vector as it is outside of training; here it is private to a client, so that
-    a global network has none that fits it, and evaluation makes enough steps to do without.
+    Each training pass makes one step of power iteration from the last pass's vector `u`. PyTorch's
+    `spectral_norm` reuses `u` in evaluation mode. Here `u` stays with the client, so a global network has
+    no matching vector, and evaluation runs enough steps to converge from any start.
     """
 
     weight: Tensor
     u: Tensor
 
-    def _remember(self) -> None:
+    def _add_vector(self) -> None:
         self.register_buffer("u", F.normalize(torch.randn(self.weight.shape[0]), dim=0))
 
-    def normalised(self) -> Tensor:
+    def normalised_weight(self) -> Tensor:
         matrix = self.weight.flatten(1)
         with torch.no_grad():
             left = self.u
@@ -43,10 +43,10 @@ class SpectralConv(nn.Conv2d, _Spectral):
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
         super().__init__(inputs, outputs, kernel, padding=kernel // 2)
         nn.init.xavier_uniform_(self.weight)
-        self._remember()
+        self._add_vector()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.normalised(), self.bias, padding=self.padding)
+        return F.conv2d(x, self.normalised_weight(), self.bias, padding=self.padding)
 
 
 class SpectralLinear(nn.Linear, _Spectral):
@@ -55,10 +55,10 @@ class SpectralLinear(nn.Linear, _Spectral):
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias)
         nn.init.xavier_uniform_(self.weight)
-        self._remember()
+        self._add_vector()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.normalised(), self.bias)
+        return F.linear(x, self.normalised_weight(), self.bias)
 
 
 class SpectralEmbedding(nn.Embedding, _Spectral):
@@ -67,16 +67,16 @@ class SpectralEmbedding(nn.Embedding, _Spectral):
     def __init__(self, labels: int, width: int) -> None:
         super().__init__(labels, width)
         nn.init.xavier_uniform_(self.weight)
-        self._remember()
+        self._add_vector()
 
     def forward(self, labels: Tensor) -> Tensor:
-        return F.embedding(labels, self.normalised())
+        return F.embedding(labels, self.normalised_weight())
 
 
 class EqualLinear(nn.Module):
-    """A linear layer whose weights are N(0, 1) and scaled when used (Karras et al. 2018, section 4.1).
+    """A linear layer with N(0, 1) weights that are scaled at run time (Karras et al. 2018, section 4.1).
 
-    So an optimizer that normalises gradients changes all layers at the same relative speed.
+    With an adaptive optimizer all layers then learn at the same relative speed.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:

@@ -1,4 +1,4 @@
-"""Adversarial losses, and pairs of latents for the regulariser."""
+"""Adversarial losses, and paired latents for the regulariser."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Kind = Literal["hinge", "log"]
 
 
 @full_precision
-def discrimination(real: Tensor, fake: Tensor, kind: Kind) -> Tensor:
-    """What a discriminator minimises on its scores of real and generated images.
+def discriminator_adversarial(real: Tensor, fake: Tensor, kind: Kind) -> Tensor:
+    """The discriminator's loss from its scores of real and generated images.
 
     hinge: mean (1 − D(x))₊ + mean (1 + D(x̃))₊; log: −mean log σ(D(x)) − mean log(1 − σ(D(x̃))) (Eq. 9).
     """
@@ -26,18 +26,18 @@ def discrimination(real: Tensor, fake: Tensor, kind: Kind) -> Tensor:
 
 
 @full_precision
-def deception(fake: Tensor, kind: Kind) -> Tensor:
-    """What the generator minimises: −mean D(x̃), or −mean log σ(D(x̃)).
+def generator_adversarial(fake: Tensor, kind: Kind) -> Tensor:
+    """The generator's loss: −mean D(x̃), or −mean log σ(D(x̃)).
 
-    The latter has the fixed points of mean log(1 − σ(D(x̃))) in Eq. 9, and a gradient where that has none
-    (Goodfellow et al. 2014, section 3).
+    The latter is the non-saturating form of mean log(1 − σ(D(x̃))) in Eq. 9: the same fixed points, without
+    vanishing gradients (Goodfellow et al. 2014, section 3).
     """
     return -fake.mean() if kind == "hinge" else F.softplus(-fake).mean()
 
 
 @dataclass(frozen=True)
 class Latents:
-    """z^c, z^s, and the labels of a conditional model."""
+    """Content latents z^c, style latents z^s, and the labels of a conditional model."""
 
     content: Tensor
     style: Tensor
@@ -55,19 +55,19 @@ class Latents:
 
 
 def draw_latents(count: int, size: int, classes: int, rng: torch.Generator) -> Latents:
-    """N(0, I), and labels drawn uniformly where there are classes (§4.1)."""
+    """Sample latents from N(0, I), and labels uniformly if there are classes (§4.1)."""
     content, style = torch.randn(2, count, size, generator=rng).unbind()
     labels = torch.randint(classes, (count,), generator=rng) if classes else None
     return Latents(content, style, labels)
 
 
 def draw_pairs(count: int, size: int, classes: int, rng: torch.Generator) -> Latents:
-    """Latents in which every content and every style occurs twice, each time with another of the other.
+    """Sample latents in which every content occurs twice with different styles, and vice versa.
 
-    Row i of the first half has the content of row i of the second, and the style of row i + 1 (around the
-    end). So one pass of generated images serves the adversarial loss and both terms of Γ (Eq. 14).
-    Content is z^c, and the label where there is one. There are at least `count` rows, and at least four:
-    a correlation needs two pairs.
+    Row i of the first half has the content of row i of the second half and the style of row i + 1
+    (cyclically). One batch of generated images thus serves the adversarial loss and both terms of Γ
+    (Eq. 14). Content is z^c, with the label if there is one. There are at least `count` rows, and at least
+    four, since a correlation needs two pairs.
     """
     half = draw_latents(max(2, (count + 1) // 2), size, classes, rng)
     return Latents(
@@ -78,12 +78,12 @@ def draw_pairs(count: int, size: int, classes: int, rng: torch.Generator) -> Lat
 
 
 def same_content(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Features of images from `draw_pairs`, as two batches that share their contents row by row."""
+    """Split features of images from `draw_pairs` into two batches with the same content in each row."""
     first, second = features.chunk(2)
     return first, second
 
 
 def same_style(features: Tensor) -> tuple[Tensor, Tensor]:
-    """… that share their styles row by row."""
+    """Split features of images from `draw_pairs` into two batches with the same style in each row."""
     first, second = features.chunk(2)
     return first, second.roll(-1, 0)

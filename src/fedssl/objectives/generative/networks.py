@@ -1,11 +1,11 @@
 """The networks of the GAN and the VAE (PaDPaF, appendix B).
 
-Sides: a trunk halves the image until it is at most 8 pixels wide, a generator doubles it from at most 7.
-With `patch` above 1 both see blocks of so many pixels a side as channels of one, which costs little and
-saves most of the time.
+An encoder halves the image until its side is at most 8 pixels; a generator starts from at most 7 and
+doubles it. With `patch` above 1, blocks of patch × patch pixels are folded into channels, which is several
+times faster at little loss of quality.
 
-Where the paper gives no details, the networks follow its authors' code: LeakyReLU and average pooling in
-discriminators, noise before every normalisation of the generator, Xavier initialization, and a projector
+Where the paper gives no details, the networks follow the authors' code: LeakyReLU and average pooling in
+discriminators, noise before every normalisation of the generator, Xavier initialisation, and a projector
 with spectral and batch normalisation.
 """
 
@@ -23,31 +23,31 @@ from fedssl.models.options import ModelConfig
 from fedssl.objectives.generative.canvas import Canvas
 from fedssl.objectives.generative.layers import EqualLinear, SpectralConv, SpectralEmbedding, SpectralLinear
 
-LARGEST = 16  # side of the smallest feature map; more, and its first linear layer is most of the model
-NARROWEST = 8  # channels
+MAX_BASE = 16  # side of the smallest feature map; the generator's first linear layer grows with its square
+MIN_CHANNELS = 8
 STYLE_LAYERS = 8
-LEAK = 0.01  # slope of the discriminators' LeakyReLU below 0
+LEAK = 0.01  # negative slope of the discriminators' LeakyReLU
 
-# Normalises a feature map: told which of the generator's layers it is.
+# Normalises a feature map, given the index of the generator's layer.
 Normalise = Callable[[int, Tensor], Tensor]
 
 
 def sides(side: int, most: int) -> list[int]:
-    """side, side / 2, … until at most `most`."""
+    """The sides of the feature maps: side, side / 2, … down to at most `most`."""
     found = [side]
     while found[-1] > most and found[-1] % 2 == 0:
         found.append(found[-1] // 2)
-    if found[-1] > LARGEST:
+    if found[-1] > MAX_BASE:
         raise ConfigError(
-            f"images of {side} pixels a side can be halved to {found[-1]} only, and a generator begins with "
-            f"at most {LARGEST}: set data.size to a multiple of 4 or more (28, 32, 64)"
+            f"images of side {side} can only be halved to {found[-1]}, but a generator starts from at most "
+            f"{MAX_BASE}: set data.size to a multiple of 4 or more (28, 32, 64)"
         )
     return found
 
 
 def widths(features: int, growth: int, levels: int) -> list[int]:
-    """Channels from the largest map to the smallest, which has `features`."""
-    return [max(NARROWEST, features // growth**level) for level in reversed(range(levels))]
+    """Channels of the feature maps from the largest to the smallest, which has `features`."""
+    return [max(MIN_CHANNELS, features // growth**level) for level in reversed(range(levels))]
 
 
 # --- discriminators -------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class Convolution(nn.Conv2d):
 
 
 class Down(nn.Module):
-    """A residual block of an encoder; `halve` pools its output, `first` leaves pixels as they are."""
+    """A residual block of an encoder; `halve` pools its output, `first` omits the activation of its input."""
 
     def __init__(
         self, conv: type[SpectralConv | Convolution], inputs: int, outputs: int, halve: bool, first: bool
@@ -75,7 +75,7 @@ class Down(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv1(x if self.first else F.leaky_relu(x, LEAK))
         y = self.conv2(F.leaky_relu(y, LEAK))
-        # Pooling and a 1×1 convolution can change places: the smaller map is the cheaper one.
+        # Pooling commutes with a 1×1 convolution; convolving the smaller map is cheaper.
         x = self.shortcut(F.avg_pool2d(x, 2) if self.halve else x)
         return x + (F.avg_pool2d(y, 2) if self.halve else y)
 
@@ -83,7 +83,7 @@ class Down(nn.Module):
 class Trunk(nn.Module):
     """The features φ(x) of a discriminator: spectrally normalised residual blocks, averaged over pixels."""
 
-    canvas: Canvas  # what the generator beside it draws on; set on the trunk of content
+    canvas: Canvas  # of the model's generator; set on the content encoder only
     conv: type[SpectralConv | Convolution] = SpectralConv
 
     def __init__(
@@ -114,7 +114,7 @@ class Trunk(nn.Module):
 
 
 class FlatTrunk(Trunk):
-    """The features of a VAE's encoder: plain residual blocks, then a linear layer that knows places."""
+    """The features of a VAE's encoder: residual blocks, then a linear layer on the flattened map."""
 
     conv = Convolution
 
@@ -129,7 +129,7 @@ class FlatTrunk(Trunk):
 
 
 class Critic(nn.Module):
-    """ψ(φ), and of a conditional one + yᵀVφ: the projection discriminator (Eq. 5)."""
+    """ψ(φ), plus yᵀVφ if conditional: the projection discriminator (Eq. 5)."""
 
     def __init__(self, features: int, classes: int = 0) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Critic(nn.Module):
 
 
 def build_projector(features: int, config: ModelConfig) -> nn.Module:
-    """From features to where Barlow Twins compares them: one hidden layer with ReLU, or none.
+    """Build the projector for the Barlow Twins terms: one hidden layer with ReLU, or none.
 
     Linear layers are spectrally normalised, and each is followed by batch normalisation.
     """
@@ -196,11 +196,11 @@ class Up(nn.Module):
 
 
 class Generator(nn.Module):
-    """The shared content generator: a ResNet whose normalisation comes from outside, with the style.
+    """The shared content generator: a ResNet whose normalisation is passed to `forward` with the style.
 
-    With `classes`, the content latent is augmented by a vector of the same length for the label (§4.2).
-    With `noise`, noise of this deviation, one number for each pixel, is added to all channels before every
-    normalisation while the generator trains; how much of it a channel takes is learned.
+    With `classes`, the content latent is concatenated with a label embedding of the same length (§4.2).
+    With `noise`, one Gaussian number per pixel with this standard deviation is added to all channels before
+    every normalisation during training, scaled by a learned factor per channel.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Generator(nn.Module):
     ) -> None:
         super().__init__()
         self.labels = nn.Embedding(classes, latent) if classes else None
-        if self.labels is not None:  # weaker than z^c, which would otherwise not be listened to
+        if self.labels is not None:  # smaller than z^c, which would otherwise be ignored
             nn.init.normal_(self.labels.weight, std=0.5)
         levels = sides(side // patch, 7)
         wide = widths(features, growth, len(levels))[::-1]
@@ -225,10 +225,10 @@ class Generator(nn.Module):
         nn.init.xavier_uniform_(self.linear.weight)
         self.blocks = nn.ModuleList(Up(a, b, 2 * i) for i, (a, b) in enumerate(pairwise(wide)))
         self.pixels = Convolution(wide[-1], channels * patch**2, 3)
-        # Channels of what is normalised, layer by layer: twice in every block, and once before the pixels.
-        self.normalised = [width for pair in pairwise(wide) for width in pair] + [wide[-1]]
+        # Channels of each normalisation: two in every block, and one before the last convolution.
+        self.norm_widths = [width for pair in pairwise(wide) for width in pair] + [wide[-1]]
         self.noise = noise
-        self.scales = nn.ParameterList(torch.ones(width, 1, 1) for width in self.normalised if noise)
+        self.scales = nn.ParameterList(torch.ones(width, 1, 1) for width in self.norm_widths if noise)
 
     def forward(
         self,
@@ -237,7 +237,7 @@ class Generator(nn.Module):
         labels: Tensor | None = None,
         rng: torch.Generator | None = None,
     ) -> Tensor:
-        """Images from −1 to 1; without `rng` there is no noise."""
+        """Generate images in [−1, 1]; without `rng` no noise is added."""
         if self.labels is not None and labels is not None:
             z = torch.cat((z, self.labels(labels)), dim=1)
         if self.noise and rng is not None:
@@ -245,7 +245,7 @@ class Generator(nn.Module):
         x = self.linear(z).view(len(z), self.base, self.base, self.features).permute(0, 3, 1, 2)
         for block in self.blocks:
             x = block(x, normalise)
-        x = self.pixels(F.relu(normalise(len(self.normalised) - 1, x)))
+        x = self.pixels(F.relu(normalise(len(self.norm_widths) - 1, x)))
         return torch.tanh(F.pixel_shuffle(x, self.patch) if self.patch > 1 else x)
 
     def _with_noise(self, normalise: Normalise, rng: torch.Generator) -> Normalise:
@@ -257,17 +257,17 @@ class Generator(nn.Module):
 
 
 class Modulation(nn.Module):
-    """The private half of conditional batch normalisation: statistics, and maps from style to gain and bias.
+    """The private part of conditional batch normalisation: statistics, and maps from style to gain and bias.
 
-    Of a conditional generator, the second half of the channels is left to the label (appendix B).
+    In a conditional generator, the second half of the channels is conditioned on the label (appendix B).
     """
 
-    def __init__(self, normalised: list[int], style: int, conditional: bool) -> None:
+    def __init__(self, norm_widths: list[int], style: int, conditional: bool) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.BatchNorm2d(width, affine=False) for width in normalised)
-        self.widths = [style_channels(width, conditional) for width in normalised]
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width, affine=False) for width in norm_widths)
+        self.widths = [style_channels(width, conditional) for width in norm_widths]
         self.maps = nn.Linear(style, 2 * sum(self.widths))
-        # Begins near gain 1 and bias 0, but not at it: a style without any effect would take long to get one.
+        # Start near gain 1 and bias 0 but not at it: a style without effect receives almost no gradient.
         nn.init.normal_(self.maps.weight, std=0.5 * style**-0.5)
         nn.init.zeros_(self.maps.bias)
 
@@ -279,9 +279,9 @@ class Modulation(nn.Module):
 class LabelModulation(nn.Module):
     """Gain and bias of the channels that are conditioned on the label."""
 
-    def __init__(self, normalised: list[int], classes: int) -> None:
+    def __init__(self, norm_widths: list[int], classes: int) -> None:
         super().__init__()
-        self.widths = [width - style_channels(width, conditional=True) for width in normalised]
+        self.widths = [width - style_channels(width, conditional=True) for width in norm_widths]
         self.maps = nn.Embedding(classes, 2 * sum(self.widths))
         nn.init.normal_(self.maps.weight, std=0.5)
 
@@ -290,7 +290,7 @@ class LabelModulation(nn.Module):
 
 
 def style_channels(width: int, conditional: bool) -> int:
-    """How many channels the style conditions; the label has the rest."""
+    """The number of channels that the style conditions; the label conditions the rest."""
     return width - width // 2 if conditional else width
 
 
@@ -300,13 +300,13 @@ def _by_layer(values: Tensor, wide: list[int]) -> list[Tensor]:
 
 
 def conditional_norm(norms: nn.ModuleList, by_style: list[Tensor], by_label: list[Tensor]) -> Normalise:
-    """Batch normalisation, then the gain and bias that the style (and the label) ask for."""
+    """Batch normalisation followed by the gain and bias from the style (and the label)."""
 
     def normalise(layer: int, x: Tensor) -> Tensor:
-        wanted = by_style[layer]
+        affine = by_style[layer]
         if by_label:
-            wanted = torch.cat((wanted, by_label[layer]), dim=2)
-        gain, bias = wanted[..., None, None].unbind(1)
+            affine = torch.cat((affine, by_label[layer]), dim=2)
+        gain, bias = affine[..., None, None].unbind(1)
         return torch.addcmul(bias, norms[layer](x), 1 + gain)
 
     return normalise

@@ -21,22 +21,22 @@ from fedssl.objectives.losses import full_precision
 class VAE(ImageModel):
     """β-VAE with shared content and private style (PaDPaF): reconstruction + β·KL + λ·Γ (Eqs. 14, 16).
 
-    As in the authors' code, the reconstruction error is a mean over pixels, and KL is multiplied by the
-    number of latents for each value of an image; β and λ are on that scale.
+    As in the authors' code, the reconstruction error is a mean over pixels, and KL is multiplied by
+    (latents ÷ values of an image); β and λ are on that scale.
 
-    | part | where it lives |
+    | part | role |
     |---|---|
     | encoder, posterior, projector | shared: φ^c, q(z^c given x), g^c |
-    | style_encoder, style_posterior, style_projector | private: the same of the style |
+    | style_encoder, style_posterior, style_projector | private: the same for the style |
     | generator | shared decoder |
     | vectorizer, modulation | private decoder parts |
     """
 
     trunk: ClassVar[type[Trunk]] = FlatTrunk
 
-    beta: float = Field(0.01, ge=0, description="β: weight of the divergence from the prior")
+    beta: float = Field(0.01, ge=0, description="β: weight of the KL divergence from the prior")
     regularizer: float = Field(
-        0.001, ge=0, description="λ: weight of both Barlow Twins terms; better not above β"
+        0.001, ge=0, description="λ: weight of both Barlow Twins terms; at most β is advisable"
     )
     off_diagonal: float = Field(0.005, ge=0, description="λ_BT: weight of their redundancy term")
 
@@ -49,7 +49,7 @@ class VAE(ImageModel):
             style_encoder=Part(style, Role.PRIVATE),
             style_posterior=Part(nn.Linear(own, 2 * self.latent), Role.PRIVATE),
             style_projector=Part(build_projector(own, config), Role.PRIVATE),
-            **self.drawing_parts(canvas_of(encoder)),
+            **self.generator_parts(canvas_of(encoder)),
         )
 
     def loss(
@@ -75,17 +75,17 @@ class VAE(ImageModel):
         return total + reconstruction(drawn, images, (canvas.white - canvas.black) / 2)
 
     def classes(self, model: Model) -> int:
-        """It has no labels."""
+        """The VAE is unconditional."""
         return 0
 
 
 @full_precision
 def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL of N(mean, variance) from N(0, I), in nats an image."""
+    """KL divergence of N(mean, variance) from N(0, I), in nats per image."""
     return 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
 
 
 @full_precision
 def reconstruction(drawn: Tensor, images: Tensor, unit: float) -> Tensor:
-    """Mean (x − x̂)² over pixels from −1 to 1; `unit` is what 1 is on the scale of the images."""
+    """Mean (x − x̂)² for pixels in [−1, 1]; `unit` is the length of 1 on the scale of the images."""
     return ((drawn - images) / unit).square().mean()

@@ -1,4 +1,4 @@
-"""Simpson's paradox: what a partially federated line sees that one line for all cannot (Figs. 3, 9)."""
+"""Simpson's paradox: partially federated lines against one line for all clients (Figs. 3, 9)."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from torch.nn import functional as F
 from fedssl.data.partition_picture import PALETTE
 from fedssl.errors import ConfigError
 from fedssl.evaluation import linear
-from fedssl.generative.sampling import Studio
+from fedssl.generative.sampling import ClientGenerators
 from fedssl.generative.use import Use
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
-from fedssl.papers.simpson.model import COORDINATES, Line, LinearGAN, Place, as_images, as_points
+from fedssl.papers.simpson.model import COORDINATES, Line, LinearGAN, Offset, as_images, as_points
 from fedssl.papers.simpson.points import SPREADS, sample
 from fedssl.papers.simpson.regression import Intercept, LinearRegression, Slope
 
-REACH = 3.0  # standard deviations of x along a client's line that its discriminator looks at
-PENALTY = 1e-6  # of the linear router's weight: x separates the clients nearly perfectly
+REACH = 3.0  # fakes on a client's line are within this many standard deviations of x
+PENALTY = 1e-6  # on the linear router's weights: x separates the clients nearly perfectly
 
 
 @dataclass(frozen=True)
 class Expert:
-    """A client's line: its slope, and a point that it goes through."""
+    """A client's line, given by its slope and a point on it."""
 
     slope: float
     middle: Tensor
 
     def predict(self, x: Tensor) -> Tensor:
-        """ŷ(x)."""
+        """Predict y from x."""
         return self.middle[1] + self.slope * (x - self.middle[0])
 
 
 @dataclass(frozen=True)
 class ConfidentExpert(Expert):
-    """A client with a private discriminator, which says how sure it is that a point is its own."""
+    """A client's line with the private discriminator, which scores whether a point is the client's own."""
 
     model: Model
 
@@ -53,42 +53,42 @@ class ConfidentExpert(Expert):
         return _score(self.model, torch.stack((x, self.predict(x)), 1))
 
 
-Router = Callable[[Tensor], Tensor]  # from x [N] to the clients that answer [N]
+Router = Callable[[Tensor], Tensor]  # maps x [N] to the clients that predict [N]
 
 
 class Simpson(Use):
-    """The clients' lines and a router, against one line for all; on points seen and on new ones. A picture.
+    """The clients' lines with a router against one line for all, on training points and on new ones.
 
-    Linear regression (Figure 9, and 3 bottom right): the lines are frozen, then a linear classifier of
-    clients is fitted to the x of all clients' points; a new x is answered by the client it names.
+    Linear regression (Figure 9, and 3 bottom right): with the lines frozen, a linear classifier of clients
+    is fitted to the x of all clients' points. A new x is predicted by the client that it names.
 
-    The linear GAN: the generators are frozen as they are; each client alone then goes on to train its
-    private discriminator, to tell where on its line its points are from elsewhere on it, and from N(0, I).
-    A new x is answered by the most confident client.
+    Linear GAN: with the generators frozen, each client continues to train its private discriminator to
+    distinguish its points from others on its line and from N(0, I). A new x is predicted by the client with
+    the highest score.
     """
 
     steps: int = Field(800, ge=0, description="GAN: further steps of each client's private discriminator")
-    rate: float = Field(0.05, gt=0, description="learning rate of the first of them; it falls to 0")
+    rate: float = Field(0.05, gt=0, description="their initial learning rate; it decays linearly to 0")
 
-    def do(self, studio: Studio, folder: Path) -> dict[str, Any]:
-        objective = studio.run.trained.objective
-        name = studio.run.trained.data.name
+    def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
+        objective = generators.run.trained.objective
+        name = generators.run.trained.data.name
         if not isinstance(objective, LinearGAN | LinearRegression) or name not in SPREADS:
             raise ConfigError(
-                "simpson is for runs with objective.name=linear-regression or linear-gan "
+                "simpson needs a run with objective.name=linear-regression or linear-gan "
                 "and data.name=simpson"
             )
-        drawn = sample(name, studio.run.trained.seed)
-        points, test = _points(studio)
+        drawn = sample(name, generators.run.trained.seed)
+        points, test = _points(generators)
         everything = torch.cat(points)
         if isinstance(objective, LinearGAN):
-            weight = cast(Line, studio.model(0).part("generator")).weight.detach()
+            weight = cast(Line, generators.model(0).part("generator")).weight.detach()
             shared = float(weight[1] / weight[0])
-            confident = [self._expert(studio, client, own) for client, own in enumerate(points)]
+            confident = [self._expert(generators, client, own) for client, own in enumerate(points)]
             experts: Sequence[Expert] = confident
             router = most_confident(confident)
         else:
-            experts = [_regression(studio.model(client)) for client in range(studio.clients)]
+            experts = [_regression(generators.model(client)) for client in range(generators.clients)]
             shared, router = experts[0].slope, linear_router(points)
         line = least_squares(everything)
         found: dict[str, Any] = {
@@ -105,23 +105,25 @@ class Simpson(Use):
         draw(file, points, experts, router, line)
         return {"picture": str(file), **found}
 
-    def _expert(self, studio: Studio, client: int, points: Tensor) -> ConfidentExpert:
-        model = copy.deepcopy(studio.model(client)).cpu()
-        content, style = (cast(Line | Place, model.part(part)) for part in ("generator", "vectorizer"))
+    def _expert(self, generators: ClientGenerators, client: int, points: Tensor) -> ConfidentExpert:
+        model = copy.deepcopy(generators.model(client)).cpu()
+        content, style = (cast(Line | Offset, model.part(part)) for part in ("generator", "vectorizer"))
         with torch.no_grad():
             spread = torch.outer(content.weight, content.weight) + torch.outer(style.weight, style.weight)
             middle = content.bias + style.bias
         expert = ConfidentExpert(float(spread[0, 1] / spread[0, 0]), middle, model)
-        self._sharpen(expert, points, float(spread[0, 0].sqrt()), studio.rng("simpson", client))
+        self._train_discriminator(
+            expert, points, float(spread[0, 0].sqrt()), generators.rng("simpson", client)
+        )
         return expert
 
-    def _sharpen(
+    def _train_discriminator(
         self, expert: ConfidentExpert, points: Tensor, deviation: float, rng: torch.Generator
     ) -> None:
-        """As many fakes on the client's own line, evenly spread, as from N(0, I).
+        """Train against fakes of two kinds in equal numbers: uniform on the client's line, and from N(0, I).
 
-        The client's points are moved onto its line, where confidence is asked for: else how far they are
-        from it would give them away.
+        The client's points are projected onto its line, so that the discriminator cannot use their distance
+        from it; it is only evaluated on the line.
         """
         parts = [expert.model.part("style_encoder"), expert.model.part("style_critic")]
         parameters = [value for part in parts for value in part.parameters()]
@@ -141,17 +143,17 @@ class Simpson(Use):
 
 
 def route(experts: Sequence[Expert], router: Router, x: Tensor) -> Tensor:
-    """The prediction of the client that the router names."""
+    """Predict y from x by the clients that the router chooses."""
     return torch.stack([expert.predict(x) for expert in experts]).gather(0, router(x)[None])[0]
 
 
 def most_confident(experts: Sequence[ConfidentExpert]) -> Router:
-    """The client whose private discriminator has the highest score."""
+    """Route to the client whose private discriminator has the highest score."""
     return lambda x: torch.stack([expert.confidence(x) for expert in experts]).argmax(0)
 
 
 def linear_router(points: Sequence[Tensor]) -> Router:
-    """Logistic regression from x to the client whose point it is."""
+    """Route by a logistic regression from x to the client."""
     owner = torch.cat([torch.full((len(own),), client) for client, own in enumerate(points)])
     x = torch.cat(list(points))[:, :1].double()
     probe = linear.fit(x, owner, len(points), l2=PENALTY)
@@ -159,7 +161,7 @@ def linear_router(points: Sequence[Tensor]) -> Router:
 
 
 def least_squares(points: Tensor) -> tuple[float, float]:
-    """Slope and intercept of the one line that fits all points best."""
+    """Slope and intercept of the least-squares line."""
     x, y = points.double().unbind(1)
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
     return slope, float(y.mean()) - slope * float(x.mean())
@@ -168,7 +170,7 @@ def least_squares(points: Tensor) -> tuple[float, float]:
 def draw(
     file: Path, points: list[Tensor], experts: Sequence[Expert], router: Router, line: tuple[float, float]
 ) -> None:
-    """The points; one line for all; every client's own; and what routing makes of them."""
+    """Draw the points with one line for all, with each client's line, and with the routed prediction."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -199,12 +201,14 @@ def draw(
     figure.savefig(file)
 
 
-def _points(studio: Studio) -> tuple[list[Tensor], Tensor]:
-    """Each client's points, and new ones of all clients."""
-    test = studio.run.federation.test
+def _points(generators: ClientGenerators) -> tuple[list[Tensor], Tensor]:
+    """Each client's training points, and the test points of all clients."""
+    test = generators.run.federation.test
     assert test is not None
-    own = [studio.train_images(client, 10**9)[0] for client in range(studio.clients)]
-    return [as_points(studio.normalised(x)).cpu() for x in own], as_points(studio.normalised(test.x)).cpu()
+    own = [generators.train_images(client, 10**9)[0] for client in range(generators.clients)]
+    return [as_points(generators.normalise(x)).cpu() for x in own], as_points(
+        generators.normalise(test.x)
+    ).cpu()
 
 
 @torch.no_grad()

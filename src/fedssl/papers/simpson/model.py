@@ -14,7 +14,7 @@ from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
 from fedssl.objectives.generative.adversarial import Adversarial
-from fedssl.objectives.generative.image import describe_own
+from fedssl.objectives.generative.image import describe_trunk
 from fedssl.objectives.generative.losses import Kind, Latents
 from fedssl.papers.simpson.points import PIXELS
 
@@ -25,7 +25,7 @@ COORDINATES = 2
 
 
 class PointTrunk(nn.Module):
-    """The features of a point: one hidden layer."""
+    """Encodes a point, with one hidden layer."""
 
     def __init__(self, hidden: int, features: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class PointTrunk(nn.Module):
 
 
 class PointCritic(nn.Linear):
-    """A linear score; there are no labels."""
+    """A linear score; labels are ignored."""
 
     def __init__(self, features: int) -> None:
         super().__init__(features, 1)
@@ -58,8 +58,8 @@ class Line(nn.Module):
         return z * self.weight + self.bias
 
 
-class Place(nn.Module):
-    """z ↦ b, whatever z is: a line without a direction."""
+class Offset(nn.Module):
+    """z ↦ b, a constant."""
 
     weight: Tensor
 
@@ -73,12 +73,12 @@ class Place(nn.Module):
 
 
 class LinearGAN(Adversarial):
-    """Points w^c·z^c + b^c + b^s: a shared weight and bias, and a private bias of each client beside them.
+    """Generates points w^c·z^c + b^c + b^s, with a shared weight and bias and a private bias per client.
 
-    With `private_weight` a client also has w^s·z^s of its own, and may find a direction of its own in it.
+    With `private_weight`, the private term w^s·z^s is added, so that a client can have its own direction.
 
-    Discriminators also see points of N(0, I), which standardised data come from as a whole, as fakes:
-    where a client has no points, its confidence would otherwise mean nothing.
+    Discriminators also see points from N(0, I) as fakes, so that their scores are meaningful where a client
+    has no points (the data are standardised).
     """
 
     own_encoder: ClassVar[str] = "content encoder"
@@ -87,18 +87,18 @@ class LinearGAN(Adversarial):
     hidden: int = Field(32, ge=1, description="width of the discriminators' hidden layer")
     features: int = Field(16, ge=1, description="length of φ^c")
     style_features: int = Field(16, ge=1, description="length of φ^s")
-    private_weight: bool = Field(False, description="whether a client has a private weight w^s, too")
+    private_weight: bool = Field(False, description="give each client a private weight w^s as well")
     background: float = Field(0.5, ge=0, lt=1, description="share of the fakes that are drawn from N(0, I)")
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
         if (*size, channels) != (COORDINATES, PIXELS, 1):
             raise ConfigError(
-                f"objective.name={self.name} is for points of a plane, and these are images of {size[0]}×"
+                f"objective.name={self.name} needs points of a plane, not images of {size[0]}×"
                 f"{size[1]}×{channels}: set data.name=simpson, or objective.name=gan"
             )
         kwargs = {"hidden": self.hidden, "features": self.features}
         trunk = PointTrunk(**kwargs)
-        return Encoder(trunk, self.features, describe_own(PointTrunk, kwargs, self.features))
+        return Encoder(trunk, self.features, describe_trunk(PointTrunk, kwargs, self.features))
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         own = self.style_features
@@ -110,7 +110,7 @@ class LinearGAN(Adversarial):
             style_critic=Part(PointCritic(own), Role.PRIVATE),
             style_projector=Part(nn.Linear(own, own), Role.PRIVATE),
             generator=Part(Line(0.5)),
-            vectorizer=Part(Line(0.1) if self.private_weight else Place(), Role.PRIVATE),
+            vectorizer=Part(Line(0.1) if self.private_weight else Offset(), Role.PRIVATE),
         )
 
     def latent_size(self, model: Model) -> int:
@@ -129,10 +129,10 @@ class LinearGAN(Adversarial):
 
 
 def as_points(images: Tensor) -> Tensor:
-    """The means of an image's two bars: [B, 2]."""
+    """Convert images of two bars to points [B, 2], the means of the bars."""
     return images.mean((1, 3))
 
 
 def as_images(points: Tensor) -> Tensor:
-    """Points [B, 2] as images of two bars."""
+    """Convert points [B, 2] to images of two bars."""
     return points.view(-1, 1, COORDINATES, 1).expand(-1, 1, COORDINATES, PIXELS)

@@ -1,10 +1,10 @@
 """Simpson's paradox as a federation (PaDPaF, appendix C.1): points on a plane as images of two grey bars.
 
 Client i of M has x in [M − i, M − i + 1] and y = x + b_i with a bias b_i in [L(i − 1), Li]: each client's
-line rises, while over all of them y falls with x. Both coordinates are standardised. Each is the mean of a
-bar of pixels, black for −RANGE and white for RANGE; data.mean=0.5, data.std=0.2 turn that back into the
-standardised number. A client is a domain, so partition.scheme=domain deals the points to their owners.
-Every seed of a run has points of its own.
+line rises, while y falls with x over all clients. Both coordinates are standardised. Each is stored as the
+mean of a bar of pixels, black for −RANGE and white for RANGE; data.mean=0.5 and data.std=0.2 recover the
+standardised number. A client is a domain, so partition.scheme=domain assigns the points to their clients.
+Every seed draws its own points.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 CLIENTS, POINTS, WEIGHT = 8, 50, 1.0
 SPREADS = {"simpson": 4.0, "simpson-cluttered": 2.0}  # L
-RANGE = 2.5  # standard deviations from black to grey, and from grey to white
-PIXELS = 16  # of a bar: their mean has 16 times the levels of one pixel
+RANGE = 2.5  # standard deviations from grey to black, and to white
+PIXELS = 16  # per bar; their mean has 16 times the levels of one pixel
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Points of all clients, standardised by those to train on.
+    """Points of all clients, standardised by the training points.
 
     Attributes:
-        train: points to train on [N, 2].
-        test: as many new points of the same lines.
+        train: training points [N, 2].
+        test: as many new points on the same lines.
         owner: the client of each point of either set.
         slope: the slope of every client's line.
-        intercepts: where each client's line is at x = 0.
+        intercepts: of each client's line.
     """
 
     train: NDArray[np.float64]
@@ -65,19 +65,19 @@ def sample(name: str, seed: int) -> Sample:
 
 
 def simpson(config: DataConfig, progress: Progress | None = None, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """8 × 50 points and as many to test: rising lines of clients that fall over all (L = 4)."""
+    """Simpson's paradox: 8 clients with 50 training and 50 test points each (L = 4)."""
     return _images("simpson", seed)
 
 
 def simpson_cluttered(
     config: DataConfig, progress: Progress | None = None, seed: int = 0
 ) -> tuple[ImageSet, ImageSet]:
-    """The same with the clients' lines closer to each other (L = 2)."""
+    """Simpson's paradox with the clients' lines closer to each other (L = 2)."""
     return _images("simpson-cluttered", seed)
 
 
 def bars(points: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Standardised points [N, 2] as images [N, 2, PIXELS, 1]."""
+    """Convert standardised points [N, 2] to images [N, 2, PIXELS, 1]."""
     total = ((points / RANGE + 1) * 127.5 * PIXELS).round().clip(0, 255 * PIXELS).astype(np.int64)
     whole, rest = np.divmod(total[..., None], PIXELS)
     return (whole + (np.arange(PIXELS) < rest)).astype(np.uint8)[..., None]

@@ -13,7 +13,7 @@ from fedssl.errors import ConfigError
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model, Part, Role
 from fedssl.models.options import ModelConfig
-from fedssl.objectives.generative.image import describe_own
+from fedssl.objectives.generative.image import describe_trunk
 from fedssl.objectives.generative.losses import Latents
 from fedssl.objectives.objective import Objective
 from fedssl.papers.simpson.model import COORDINATES, as_images, as_points
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Slope(nn.Module):
-    """x ↦ w·x for points (x, y): the only feature of a point that its prediction needs."""
+    """x ↦ w·x for points (x, y)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Slope(nn.Module):
 
 
 class Intercept(nn.Module):
-    """b."""
+    """x ↦ x + b."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,21 +46,21 @@ class Intercept(nn.Module):
 
 
 class LinearRegression(Objective):
-    """ŷ = w·x + b by least squares; w is shared, and b private unless `private_bias` is off."""
+    """ŷ = w·x + b by least squares, with a shared w and, by default, a private b."""
 
     views: ClassVar[str] = "plain"
     num_views: ClassVar[int] = 1
     own_encoder: ClassVar[str] = "slope"
 
-    private_bias: bool = Field(True, description="each client has a bias of its own; off: one line for all")
+    private_bias: bool = Field(True, description="give each client its own bias; false: one line for all")
 
     def encoder(self, config: Config, size: tuple[int, int], channels: int) -> Encoder:
         if (*size, channels) != (COORDINATES, PIXELS, 1):
             raise ConfigError(
-                f"objective.name={self.name} is for points of a plane, and these are images of {size[0]}×"
+                f"objective.name={self.name} needs points of a plane, not images of {size[0]}×"
                 f"{size[1]}×{channels}: set data.name=simpson"
             )
-        return Encoder(Slope(), 1, describe_own(Slope, {}, 1))
+        return Encoder(Slope(), 1, describe_trunk(Slope, {}, 1))
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         role = Role.PRIVATE if self.private_bias else Role.SHARED
@@ -73,15 +73,15 @@ class LinearRegression(Objective):
         return (predicted - as_points(views[0])[:, 1]).square().mean()
 
     def latent_size(self, model: Model) -> int:
-        """Of x."""
+        """The length of x."""
         return 1
 
     def classes(self, model: Model) -> int:
-        """It has no labels."""
+        """The model is unconditional."""
         return 0
 
     def generate(self, model: Model, latents: Latents) -> Tensor:
-        """Points of a client's line, with x from N(0, 1)."""
+        """Generate points on the client's line; x is the content latent."""
         x = latents.content
         points = torch.cat((x, x), 1)
         y = model.part("intercept")(model.part("encoder")(as_images(points)))

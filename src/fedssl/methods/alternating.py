@@ -1,4 +1,4 @@
-"""Local training in turns: a GAN's discriminators, and now and then its generator (PaDPaF, Algorithm 1)."""
+"""Local training that alternates between a GAN's discriminators and its generator (PaDPaF, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fedssl.methods.training import (
     train_locally,
 )
 from fedssl.models.model import Model
-from fedssl.objectives.generative.adversarial import Adversarial, players
+from fedssl.objectives.generative.adversarial import Adversarial, split_parameters
 
 
 @dataclass(frozen=True)
-class Pull:
-    """μ/2·‖w − anchor‖² on top of what a player minimises, over its own parameters."""
+class ProximalTerm:
+    """μ/2·‖w − anchor‖² over the parameters that are being trained."""
 
     anchor: Mapping[str, Tensor]
     mu: float
@@ -41,62 +41,72 @@ class Pull:
         return proximal(list(own.values()), [self.anchor[name] for name in own], self.mu)
 
 
-class Turns(Method):
-    """How a client trains a generative model; what leaves it is up to the method."""
+class AlternatingTraining(Method):
+    """Base class of methods for generative models: local training with alternating steps.
 
-    discriminator_steps: int = Field(3, ge=1, description="T_D: discriminator steps to one of the generator")
+    Subclasses define what is shared, and how the server aggregates it.
+    """
+
+    discriminator_steps: int = Field(3, ge=1, description="T_D: discriminator steps per generator step")
     discriminator_rate: float = Field(
         2.0, gt=0, description="learning rate of the discriminators, as a multiple of train.lr"
     )
-    beta1: float = Field(0.5, ge=0, lt=1, description="of the clients' Adam")
-    beta2: float = Field(0.9, ge=0, lt=1, description="of the clients' Adam")
+    beta1: float = Field(0.5, ge=0, lt=1, description="β₁ of the clients' Adam")
+    beta2: float = Field(0.9, ge=0, lt=1, description="β₂ of the clients' Adam")
     decay: float = Field(
-        0.99, gt=0, le=1, description="the clients' learning rate is multiplied by it after every round"
+        0.99, gt=0, le=1, description="factor of the clients' learning rate after every round"
     )
     loopless: bool = Field(
-        False, description="stop by chance after every step, after train.epochs on average, and not in time"
+        False, description="draw the number of local steps at random, with train.epochs as its mean"
     )
 
     def train_model(
-        self, client: Client, model: Model, pull: Pull | None = None, purpose: str = "train"
+        self, client: Client, model: Model, proximal_term: ProximalTerm | None = None, purpose: str = "train"
     ) -> Training:
-        """Minimise the objective on local data: in turns if it is adversarial, else all at once."""
+        """Minimise the objective on local data, with alternating steps if it is adversarial.
+
+        Args:
+            client: the client, with its images and options.
+            model: the model to train in place.
+            proximal_term: added to every loss, if given.
+            purpose: names the client's random streams; a second model needs another name.
+        """
         client = replace(client, config=self._decayed(client))
         epochs = self._epochs(client, purpose)
         if isinstance(client.objective, Adversarial):
-            return self._in_turns(client, client.objective, model, epochs, pull, purpose)
+            return self._train_alternately(client, client.objective, model, epochs, proximal_term, purpose)
         objective = objective_loss(client, model)
         own = dict(model.named_parameters())
-        loss = objective if pull is None else lambda batch: objective(batch) + pull(own)
+        loss = objective if proximal_term is None else lambda batch: objective(batch) + proximal_term(own)
         return train_locally(client, model=model, loss=loss, epochs=epochs, purpose=purpose)
 
-    def _in_turns(
+    def _train_alternately(
         self,
         client: Client,
         objective: Adversarial,
         model: Model,
         epochs: float,
-        pull: Pull | None,
+        proximal_term: ProximalTerm | None,
         purpose: str,
     ) -> Training:
-        """Every batch trains the discriminators; after every T_D of them the generator has its turn."""
+        """Train the discriminators on every batch, and the generator after every T_D batches."""
         config = client.config
         if config.compile:
-            raise ConfigError("train.compile=true is for encoders that train, not for a GAN's networks")
-        judges, generator = players(model)
+            raise ConfigError("train.compile=true does not support GANs: set train.compile=false")
+        discriminators, generator = split_parameters(model)
         rate = learning_rate(config, client.round, client.rounds)
         betas = (self.beta1, self.beta2)
         slow = Optimizer(list(generator.values()), config, rate, betas)
-        fast = Optimizer(list(judges.values()), config, rate * self.discriminator_rate, betas)
+        fast = Optimizer(list(discriminators.values()), config, rate * self.discriminator_rate, betas)
         order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
         model.train()
-        beginning = client.rng(f"{purpose}/prepare")
-        values = objective.prepare(model, client.images, client.round, beginning)
-        judged, deceived = torch.zeros((), device=client.device), torch.zeros((), device=client.device)
-        steps = turns = seen = 0
+        values = objective.prepare(model, client.images, client.round, client.rng(f"{purpose}/prepare"))
+        discriminator_loss = torch.zeros((), device=client.device)
+        generator_loss = torch.zeros((), device=client.device)
+        steps = generator_steps = seen = 0
 
         def step(loss: Tensor, optimizer: Optimizer, own: Mapping[str, Tensor]) -> Tensor:
-            value = loss if pull is None else loss + pull(own)
+            value = loss if proximal_term is None else loss + proximal_term(own)
             optimizer.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             if config.clip:
@@ -104,7 +114,7 @@ class Turns(Method):
             optimizer.step()
             return loss.detach()
 
-        def deceive(labels: Tensor | None) -> Tensor:
+        def step_generator(labels: Tensor | None) -> Tensor:
             with autocast(client.device, config.precision):
                 loss = objective.generator_loss(model, config.batch_size, labels, draws)
             return step(loss, slow, generator)
@@ -118,16 +128,16 @@ class Turns(Method):
             labels = None if labels is None else labels.to(client.device)
             with autocast(client.device, config.precision):
                 loss = objective.discriminator_loss(model, images, labels, draws)
-            judged += step(loss, fast, judges)
+            discriminator_loss += step(loss, fast, discriminators)
             steps, seen = steps + 1, seen + len(positions)
             if steps % self.discriminator_steps == 0:
-                deceived += deceive(labels)
-                turns += 1
+                generator_loss += step_generator(labels)
+                generator_steps += 1
             client.check_deadline()
-        if not turns:  # a round shorter than T_D would never train the generator
-            deceived, turns = deceive(labels), 1
-        values["generator_loss"] = float(deceived) / turns
-        mean = float(judged) / steps
+        if not generator_steps:  # a round shorter than T_D would never train the generator
+            generator_loss, generator_steps = step_generator(labels), 1
+        values["generator_loss"] = float(generator_loss) / generator_steps
+        mean = float(discriminator_loss) / steps
         if not math.isfinite(mean + values["generator_loss"]):
             raise ClientFailure(f"loss is {mean} after {steps} steps")
         return Training(mean, steps, seen, values)
@@ -137,10 +147,10 @@ class Turns(Method):
         return config.model_copy(update={"lr": config.lr * self.decay ** (client.round - 1)})
 
     def _epochs(self, client: Client, purpose: str) -> float:
-        """Local epochs; of a loopless client as many steps as it takes until chance says stop (line 10)."""
+        """Local epochs; for a loopless client, drawn from a geometric distribution (line 10)."""
         if not self.loopless:
             return client.config.epochs
         per_epoch = max(1, len(client.images) // min(client.config.batch_size, len(client.images)))
-        go_on = max(0.0, 1 - 1 / (client.config.epochs * per_epoch))
-        steps = torch.empty(()).geometric_(1 - go_on, generator=client.rng(f"{purpose}/loopless"))
+        continuing = max(0.0, 1 - 1 / (client.config.epochs * per_epoch))
+        steps = torch.empty(()).geometric_(1 - continuing, generator=client.rng(f"{purpose}/loopless"))
         return float(steps) / per_epoch

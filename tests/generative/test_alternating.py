@@ -14,15 +14,16 @@ from fedssl.aggregation.server_optimizer import ServerOptimizer
 from fedssl.config import load
 from fedssl.data.federation import federate
 from fedssl.engines.memory import MemoryStore
-from fedssl.engines.runner import ClientRunner, build_network
+from fedssl.engines.network import build_network
+from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.evaluation.loaded import load_run
-from fedssl.generative.sampling import Studio
+from fedssl.generative.sampling import ClientGenerators
 from fedssl.methods.client import Client
 from fedssl.methods.method import ServerTools
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.padpaf import PaDPaF
-from fedssl.objectives.generative.adversarial import players
+from fedssl.objectives.generative.adversarial import split_parameters
 from fedssl.state import ServerState, Upload
 from tests.generative.small import KINDS, run_of
 
@@ -45,10 +46,10 @@ Steps = list[tuple[str, float]]
 def trained(client: Client, method: PaDPaF, monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Who stepped, and how fast, in order."""
     seen: Steps = []
-    real, judges = Optimizer.step, {id(value) for value in players(client.model)[0].values()}
+    real, discriminators = Optimizer.step, {id(value) for value in split_parameters(client.model)[0].values()}
 
     def step(self: Optimizer) -> None:
-        who = {"D" if id(value) in judges else "G" for value in self.parameters}
+        who = {"D" if id(value) in discriminators else "G" for value in self.parameters}
         seen.append(("".join(who), self.lr))
         real(self)
 
@@ -163,7 +164,7 @@ def test_the_ablations_share_everything_or_nothing(tmp_path: Path) -> None:
         shared = set(load(KINDS["gan"], {"method": name}).method.shares(client.model))
         if name != "padpaf":
             assert shared == (parameters if name == "padpaf-shared" else set())
-        generators = Studio(
+        generators = ClientGenerators(
             load_run(run_of("gan", tmp_path / f"{name} run", method=name, rounds=1).directory, {})
         )
         for part in ("encoder", "vectorizer"):
