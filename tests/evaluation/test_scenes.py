@@ -140,7 +140,7 @@ def test_people_and_their_masks(people):
 def test_bad_masks_are_named(people):
     Image.fromarray(np.zeros((3, 3), np.uint8)).save(people / "PedMasks" / "P0_mask.png")
     train, _ = load(DetectionConfig(data="pennfudan", root=str(people)))
-    with pytest.raises(DataError, match=r"P0_mask\.png: \(3, 3\), but its image is \(8, 6\)"):
+    with pytest.raises(DataError, match=r"P0_mask\.png is \(3, 3\), but its image is \(8, 6\)"):
         train.read(0)
     for file in (people / "PedMasks").glob("*"):
         file.unlink()

@@ -175,7 +175,7 @@ def test_bad_input(encoder: nn.Module) -> None:
         tune(encoder, labelled.subset(torch.tensor([0])), test)
     with pytest.raises(ConfigError, match="with batch size 1"):
         tune(encoder, labelled, test, batch_size=1)
-    with pytest.raises(DataError, match="label 1, but only 1 class"):
+    with pytest.raises(DataError, match="label 1 needs 2 class names"):
         tune(encoder, ImageSet(labelled.x, labelled.y, ("only",)), test)
     with pytest.raises(DataError, match="NaN"):
         tune(encoder, labelled, test, lr=1e30)

@@ -112,7 +112,7 @@ def test_a_run_without_a_generator_says_so(tmp_path: Path) -> None:
     from tests.small import small_run
 
     run = small_run(tmp_path / "run", rounds=1)
-    with pytest.raises(ConfigError, match=r"objective\.name=simclr generates nothing"):
+    with pytest.raises(ConfigError, match=r"objective\.name=simclr generates no images"):
         generate(run.directory, "grid", {})
 
 
@@ -165,9 +165,7 @@ def test_a_model_without_labels_draws_none(gan: fedssl.Run) -> None:
 # --- the classifier, and FID -----------------------------------------------------------------------------
 
 
-def test_a_judge_learns_digits_in_all_looks_and_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reference_classifier_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSSL_CACHE", str(tmp_path / "cache"))
     run = run_of("gan", tmp_path / "run", rounds=1, **{"data.limit": 1000})
     generators = generators_of(run)
@@ -413,10 +411,10 @@ def test_nobodys_images_are_needed_to_restyle(
     taken = generators_of(conditional).test_images(0, 5)[0]
     monkeypatch.setattr(ClientImages, "batch", refuse)
     generators = generators_of(conditional)
-    Restyle(name="restyle", steps=3, batch=8, hidden=8).maps(generators, tmp_path)
+    Restyle(name="restyle", steps=3, batch=8, hidden=8).load_maps(generators, tmp_path)
     assert len(predict_labels(generators, taken)) == len(taken)
     with pytest.raises(AssertionError, match="asked for"):
-        Restyle(name="restyle", steps=30, batch=8, hidden=8, real=0.9).maps(generators, tmp_path)
+        Restyle(name="restyle", steps=30, batch=8, hidden=8, real=0.9).load_maps(generators, tmp_path)
 
 
 # --- re-styling and anonymization -------------------------------------------------------------------
@@ -444,7 +442,7 @@ def test_maps_learn_to_find_the_latents(gan: fedssl.Run, tmp_path: Path) -> None
     features = generators.features(0, generators.draw(0, latents), "content")
 
     def error(steps: int) -> float:
-        maps = Restyle(name="restyle", steps=steps, real=0.0).maps(generators, tmp_path / str(steps))
+        maps = Restyle(name="restyle", steps=steps, real=0.0).load_maps(generators, tmp_path / str(steps))
         with torch.no_grad():
             return float((maps.content(features) - latents.content).square().mean())
 

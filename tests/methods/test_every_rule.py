@@ -113,7 +113,7 @@ def test_a_method_works_with_every_rule(method: str, tmp_path: Path, monkeypatch
                     rounds.play(server, number, rule)
             continue
         if method in ONE_UPLOAD and rule.name in ONE_UPLOAD[method]:
-            with pytest.raises(RunError, match=r"or have more clients per round"):
+            with pytest.raises(RunError, match=r"or use more clients per round"):
                 rounds.play(second, 2, rule)
             continue
         after = rounds.play(second, 2, rule)
