@@ -23,7 +23,7 @@ class TrimmedMean(Robust):
         if 2 * cut >= clients:
             raise RunError(
                 f"trimmed-mean cuts {cut} of {clients} uploads at each end (trim={self.trim}): "
-                "lower aggregation.trim, or have more clients per round"
+                "lower aggregation.trim, or use more clients per round"
             )
 
         def trimmed(values: Tensor) -> Tensor:
