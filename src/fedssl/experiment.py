@@ -19,8 +19,8 @@ from fedssl.data.partitions import earth_movers_distance
 from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.checkpoint import Checkpoint, Checkpoints, rounds_in
 from fedssl.engines.live import ServerRun
-from fedssl.engines.loop import RoundReport
 from fedssl.engines.recalibration import recalibrates
+from fedssl.engines.round_report import RoundReport
 from fedssl.engines.start import with_start_defaults
 from fedssl.errors import ConfigError, DataError, StopRun
 from fedssl.evaluation.models import Models

@@ -4,7 +4,7 @@ from tests.small import small_run
 from torch import nn
 
 from fedssl.engines.kinds import mean_by_kind, norms_by_kind
-from fedssl.engines.loop import RoundReport
+from fedssl.engines.round_report import RoundReport
 from fedssl.engines.tasks import Outcome
 from fedssl.evaluation.loaded import load_run
 from fedssl.models.model import Model, Part

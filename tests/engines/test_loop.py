@@ -1,8 +1,9 @@
 import pytest
 from tests.small import digest, small_run
 
-from fedssl.engines.loop import RoundReport, draw_clients, sample_clients
+from fedssl.engines.loop import draw_clients, sample_clients
 from fedssl.engines.options import ParticipationConfig
+from fedssl.engines.round_report import RoundReport
 from fedssl.engines.tasks import Outcome
 from fedssl.state import Upload
 

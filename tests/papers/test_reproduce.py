@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedssl import api, cli
-from fedssl.engines.loop import RoundReport
+from fedssl.engines.round_report import RoundReport
 from fedssl.errors import ConfigError, RunError
 from fedssl.experiment import Experiment
 from fedssl.papers import reproduce

@@ -22,7 +22,7 @@ from fedssl.errors import RunError
 from fedssl.state import ServerState, digest
 
 if TYPE_CHECKING:
-    from fedssl.engines.loop import RoundReport
+    from fedssl.engines.round_report import RoundReport
 
 FIRST = "0" * 64  # what the first entry follows
 NAME = "audit.jsonl"

@@ -14,8 +14,9 @@ from torch import Tensor
 from fedssl.aggregation.rule import is_counter
 from fedssl.aggregation.server_optimizer import ServerOptimizer
 from fedssl.engines.engine import Engine
-from fedssl.engines.loop import RoundLoop, RoundReport, server_tools
+from fedssl.engines.loop import RoundLoop, server_tools
 from fedssl.engines.mixing import Graph, Mixing, Topology, among, graph, spectral_gap
+from fedssl.engines.round_report import RoundReport
 from fedssl.errors import ConfigError
 from fedssl.methods.method import Aggregate
 from fedssl.rng import numpy_rng

@@ -14,10 +14,11 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines.checkpoint import Checkpoint, Checkpoints
 from fedssl.engines.local import InProcess
-from fedssl.engines.loop import Clients, RoundReport
+from fedssl.engines.loop import Clients
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.network import build_network
 from fedssl.engines.recalibration import Recalibration, out_of_reach, stored_at
+from fedssl.engines.round_report import RoundReport
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.start import FILE
 from fedssl.engines.tasks import Outcome, Task

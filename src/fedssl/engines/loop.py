@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedssl.aggregation.products import on_products
 from fedssl.aggregation.rule import Rule
@@ -18,6 +17,7 @@ from fedssl.engines.intake import Intake
 from fedssl.engines.kinds import mean_by_kind, norms_by_kind
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
+from fedssl.engines.round_report import RoundReport
 from fedssl.engines.schedule import Slot, schedule
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.engines.traffic import WireTraffic
@@ -47,63 +47,6 @@ class Clients(Protocol):
 
     def close(self) -> None:
         """Release processes, connections and files."""
-
-
-@dataclass
-class RoundReport:
-    """The data of one line of metrics.jsonl."""
-
-    round: int
-    outcomes: list[Outcome] = field(default_factory=list)  # without the uploads' tensors
-    values: dict[str, float] = field(default_factory=dict)  # numbers of the round as a whole
-    unused: list[int] = field(default_factory=list)  # spare clients that were not needed
-    seconds: float = 0.0
-    hides_loss: bool = False
-    withheld: bool = False  # whether the server knows nothing of single clients (privacy)
-    summed_views: int = 0  # if clients do not report theirs one by one
-    stop: str = ""  # why the run has to end with this round
-
-    @property
-    def views(self) -> int:
-        return self.summed_views + sum(outcome.views for outcome in self.outcomes)
-
-    def line(self) -> dict[str, Any]:
-        """The line: round, clients with their numbers, failures, and means weighted by images."""
-        done = [outcome for outcome in self.outcomes if outcome.upload is not None]
-        clients, images = [], sum(outcome.upload.num_samples for outcome in done if outcome.upload)
-        means: dict[str, float] = {}
-        for outcome in done:
-            assert outcome.upload is not None
-            upload = outcome.upload
-            if self.withheld:
-                clients.append({"client": upload.client, **upload.values, "seconds": outcome.seconds})
-                continue
-            numbers = {**({} if self.hides_loss else {"loss": upload.loss}), **upload.values}
-            clients.append(
-                {"client": upload.client, "images": upload.num_samples, **numbers, "seconds": outcome.seconds}
-            )
-            for name in ("loss", "divergence", "drift", "layer_angle", "generator_ratio"):
-                if name in numbers:
-                    means[name] = means.get(name, 0.0) + numbers[name] * upload.num_samples / images
-        for name in EQUAL:
-            numbers_of = [client[name] for client in clients if name in client]
-            if numbers_of:
-                means[name] = sum(numbers_of) / len(numbers_of)
-        failed = [{"client": o.client, "reason": o.failure} for o in self.outcomes if o.failure]
-        return {
-            "round": self.round,
-            **means,
-            **self.values,
-            "views": self.views,
-            "seconds": self.seconds,
-            "clients": clients,
-            "failed": failed,
-            **({"unused": self.unused} if self.unused else {}),
-        }
-
-
-# Numbers whose means over clients are unweighted (L-DAWA, Fig. 4), and shares of clients.
-EQUAL = ("angle", "angle_weights", "angle_gamma", "angle_beta", "mu_capped", "predictor_replaced")
 
 
 class RoundLoop:

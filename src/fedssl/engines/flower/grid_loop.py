@@ -8,8 +8,9 @@ from dataclasses import replace
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines.flower.server import GridClients
-from fedssl.engines.loop import RoundLoop, RoundReport, draw_clients
+from fedssl.engines.loop import RoundLoop, draw_clients
 from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
+from fedssl.engines.round_report import RoundReport
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.state import ServerState
