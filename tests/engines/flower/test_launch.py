@@ -175,7 +175,7 @@ def test_a_client_tries_for_ever_but_less_and_less_often(tmp_path, monkeypatch):
 
 def test_a_site_without_tls_is_refused_also_by_a_server_that_comes_later(tmp_path, monkeypatch):
     tls = iter([False, True])
-    monkeypatch.setattr(launch, "speaks_tls", lambda server: next(tls))
+    monkeypatch.setattr(join, "speaks_tls", lambda server: next(tls))
     monkeypatch.setattr(join.Home, "start", lambda *_, **__: Ended())
     monkeypatch.setattr(join.time, "sleep", lambda seconds: None)
     with pytest.raises(ConfigError, match="refused: localhost:1 only accepts TLS"):

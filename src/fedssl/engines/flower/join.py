@@ -89,9 +89,7 @@ def client(site: Site, tell: Output) -> None:
             process.wait()
         if time.monotonic() - began > RETRY[1]:
             delay = RETRY[0]
-        tell(
-            f"no connection to {site.server} (exit code {code}): connecting again in {delay:.0f} s", "warning"
-        )
+        tell(f"no connection to {site.server} (exit code {code}): retrying in {delay:.0f} s", "warning")
         time.sleep(delay)
         delay = min(2 * delay, RETRY[1])
 
