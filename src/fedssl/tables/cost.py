@@ -23,7 +23,7 @@ from fedssl.engines.network import build_network
 from fedssl.experiment import with_machine_defaults
 from fedssl.generative.adapt import Adapt
 from fedssl.generative.fid import FID
-from fedssl.generative.restyle import Mapped
+from fedssl.generative.restyle import ContentTransfer
 from fedssl.generative.use import USES
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.training import autocast
@@ -128,7 +128,7 @@ def evaluation_steps(config: Config, asked: Measure, count: int, styles: int = 1
     if isinstance(use, FID):
         clients = max(planned.clients, config.partition.clients)
         return clients * 2 * min(use.count, max(1, count // clients)) / batch / 3
-    if isinstance(use, Mapped):
+    if isinstance(use, ContentTransfer):
         return use.steps * use.batch / batch / 3
     return 0.0
 
