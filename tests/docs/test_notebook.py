@@ -13,7 +13,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
 FILE = ROOT / "examples" / "notebook.ipynb"
-SHORTER = {"rounds=10": 'rounds=1, data={"name": "digits", "limit": 200}', "rounds=12": "rounds=2"}
+SHORTER = {"rounds=10": 'rounds=2, data={"name": "digits", "limit": 200}', "rounds=12": "rounds=3"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_every_cell_shows_what_it_is_about(cells: list[Any]) -> None:
     assert "<svg" in shown(run, "text/html")
     assert "untrained" in shown(probes, "text/plain")
     assert shown(curves, "image/png")
-    assert shown(more, "text/plain") == "2"
+    assert shown(more, "text/plain") == "3"
     assert "digits-simclr-fedema" in shown(compared, "text/plain")
     assert shown(vectors, "text/plain") == "(200, 64)"
     assert shown(similar, "image/png")

@@ -10,11 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
+from fedssl.config import load
 from fedssl.data.federation import federate
 from fedssl.data.images import ImageSet
 from fedssl.evaluation.loaded import load_run
 from fedssl.report.html import images as module
 from fedssl.report.html.images import NEIGHBOURS, STRIPS, gallery, look, project, queries
+from fedssl.rundir import RunDir
 from tests.small import small_run
 
 
@@ -171,3 +173,9 @@ def test_before_the_first_checkpoint_there_is_a_reason(run, tmp_path):
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "config.toml").write_bytes((run.path / "config.toml").read_bytes())
     assert "no checkpoint yet" in look(tmp_path / "new", "pca")["why_not"]
+
+
+def test_images_at_sites_are_no_failure_to_load(tmp_path):
+    keys = {"engine.name": "flower", "engine.sites": ["berlin"], "data.size": 8, "data.channels": 1}
+    RunDir.create(tmp_path / "run", load({}, keys))
+    assert look(tmp_path / "run", "pca")["why_not"] == "The images are at the sites: there is no feature map."

@@ -7,7 +7,10 @@ import pytest
 
 import fedssl
 from fedssl.cli import main
+from fedssl.config import load
 from fedssl.errors import ConfigError
+from fedssl.rundir import RunDir
+from fedssl.use.card import describe_protection
 from fedssl.use.classifier import load_network
 from fedssl.use.export import export
 from fedssl.use.finetune import finetune
@@ -63,3 +66,17 @@ def test_the_card_says_what_it_is(run: fedssl.Run, photos: Path, tmp_path: Path)
 def test_an_unknown_format(run: fedssl.Run, tmp_path: Path):
     with pytest.raises(ConfigError, match="unknown format 'onix': did you mean onnx"):
         export(run.path, "onix", tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"privacy.mode": "client", "privacy.random": "secret"}, "with ε = 2.5, δ = 1e-05"),
+        ({"privacy.mode": "client", "privacy.random": "seed"}, "no formal privacy guarantee"),
+        ({}, "no formal privacy guarantee"),
+    ],
+)
+def test_the_card_tells_the_guarantee_that_holds(tmp_path: Path, keys: dict[str, str], told: str):
+    directory = RunDir.create(tmp_path / "run", load({}, keys))
+    directory.append({"round": 1, **({"epsilon": 2.5} if keys else {})})
+    assert told in describe_protection(directory.config(), directory)

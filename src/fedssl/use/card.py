@@ -8,6 +8,7 @@ from typing import Any
 
 from fedssl._version import __version__
 from fedssl.config import Config
+from fedssl.privacy.protector import is_secret
 from fedssl.rundir import RunDir
 from fedssl.use.trained import Trained
 
@@ -25,7 +26,7 @@ def card(source: Path, trained: Trained, file: Path) -> str:
         _use(trained, file),
         f"## Trained on\n\n{_data(config, directory)}",
         f"## How good it is\n\n{_probes(directory, trained)}",
-        f"## Limits\n\n{_limits(config, trained)}",
+        f"## Limits\n\n{_limits(config, trained, directory)}",
         f"## Made with\n\nfedssl {__version__}; the whole configuration:\n\n```json\n"
         f"{json.dumps(config.to_dict(), indent=2)}\n```",
     ]
@@ -147,12 +148,22 @@ def _spread(row: dict[str, Any]) -> str:
     return "" if row.get("spread") is None else f" ± {100 * row['spread']:.1f}"
 
 
-def _limits(config: Config, trained: Trained) -> str:
+def _limits(config: Config, trained: Trained, directory: RunDir) -> str:
     height, width, _ = trained.shape
     return (
         f"- It has seen images of {height}×{width} pixels like those above, and nothing else.\n"
         "- Accuracies are those of the images named beside them. On others they may be lower: measure.\n"
-        "- Images stayed with their owners, but weights that were trained on them can tell something about "
-        "them; no formal privacy guarantee (such as differential privacy) is made.\n"
+        f"- Images stayed with their owners, but weights that were trained on them can tell something about "
+        f"them; {describe_protection(config, directory)}.\n"
         "- The licences of the training images are not known to fedssl: state them before you publish it."
     )
+
+
+def describe_protection(config: Config, directory: RunDir) -> str:
+    """The formal privacy guarantee of a run, in words."""
+    spent = [line["epsilon"] for line in directory.metrics() if "epsilon" in line]
+    if not spent or not is_secret(config):
+        return "no formal privacy guarantee (such as differential privacy) is made"
+    whose = "a client" if config.privacy.by_client else "a single image"
+    bound = f"ε = {spent[-1]:.3g}, δ = {config.privacy.delta:g}"
+    return f"what they tell about {whose} is bounded by differential privacy with {bound}"

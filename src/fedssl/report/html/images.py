@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedssl.data.images import ImageSet
-from fedssl.errors import ConfigError, DataError, FedsslError
+from fedssl.errors import ConfigError, FedsslError
 from fedssl.evaluation.features import check_features, extract
 from fedssl.evaluation.loaded import LoadedRun, load_run
 from fedssl.extras import installed
@@ -51,8 +51,11 @@ def silent(done: int, total: int, what: str) -> None:
 def look(path: Path, projection: Projection, progress: Progress = silent) -> dict[str, Any]:
     """The feature map and nearest neighbours of a run, or the reason why they are missing."""
     try:
+        directory = RunDir.open(path)
+        if not directory.config().engine.sees_clients:
+            return _missing("The images are at the sites: there is no feature map.")
         with with_threads(0):
-            return _look(RunDir.open(path), projection, progress)
+            return _look(directory, projection, progress)
     except FedsslError as error:
         return _missing(f"The images or the encoder of this run cannot be loaded: {error}")
     except (OSError, RuntimeError, ValueError) as error:  # a disk that is gone, an encoder that fails
@@ -64,8 +67,6 @@ def _missing(why: str) -> dict[str, Any]:
 
 
 def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict[str, Any]:
-    if not directory.config().engine.sees_clients:
-        raise DataError("the images are at the sites")
     progress(0, 4, "loading images")
     run = load_run(directory, {})
     encoder = run.models.exported(run.server, run.memory_rounds)

@@ -45,7 +45,8 @@ def _what(run: RunFiles) -> str:
     model = "generative model" if draws else f"{run.value('model.encoder')} encoder"
     trained = f"A {model} {'was' if run.result else 'is being'} trained"
     sizes = client_sizes(run)
-    held = f": {_count(sum(sizes), 'image')} held by {_count(len(sizes), 'client')}" if sizes else ""
+    holders = _count(len(sizes), "site" if run.sites else "client")
+    held = f": {_count(sum(sizes), 'image')} held by {holders}" if sizes else ""
     share = run.value("participation.per_round", 1.0)
     part = ""
     if sizes and share != 1.0 and share != len(sizes):

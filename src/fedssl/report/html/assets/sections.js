@@ -39,7 +39,7 @@ function headline({ accuracy, untrained, centralized, label }) {
   if (known(untrained)) entries.push(["untrained encoder", untrained, "var(--line)"]);
   return [
     html("p", { class: "headline" }, html("b", {}, written(accuracy, "percent")), html("span", {}, label,
-      gain !== null && html("span", { class: `gain ${gain > 0 ? "good" : "bad"}` }, `${gain > 0 ? "+" : ""}${gain.toFixed(1)} points over the untrained encoder`))),
+      gain !== null && html("span", { class: `gain ${gain > 0 ? "good" : "bad"}` }, gain > 0 ? `+${gain.toFixed(1)} points over the untrained encoder` : `${(-gain).toFixed(1)} points below the untrained encoder`))),
     entries.length > 1 && bars("compared", entries),
   ];
 }
