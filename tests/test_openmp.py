@@ -32,7 +32,7 @@ def displayed(*command):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="for the GNU OpenMP library")
 def test_a_worker_bounds_spinning_before_pytorch_loads_openmp():
-    shown = displayed("-m", "fedssl.engines.worker", "no-such-folder")
+    shown = displayed("-m", "fedssl.engines.worker", "no-such-folder", "cpu")
     assert shown
     assert all(line.endswith(f"GOMP_SPINCOUNT = '{SPINS}'") for line in shown)
 

@@ -37,6 +37,7 @@ ROOMS = (
         "progress",
         "storage",
         "threads",
+        "transfer",
         "allocator",
         "state",
         "vectors",

@@ -26,6 +26,7 @@ class Change(NamedTuple):
 # Stored results of those runs are then shown as stale, and `fedssl reproduce` trains them again.
 _SCALED = "where a rule scales weights, BatchNorm's statistics are recalibrated before probes"
 _PADPAF = "the networks, label maps and drawn labels of PaDPaF now follow its authors' code"
+_LOSS = "what a loss draws has random numbers of its own, apart from those of views"
 CHANGES: Sequence[Change] = (
     Change(2, {"objective.name": "gan"}, _PADPAF),
     Change(2, {"objective.name": "conditional-gan"}, _PADPAF),
@@ -33,6 +34,8 @@ CHANGES: Sequence[Change] = (
     Change(2, {"data.name": "simpson"}, "every seed has points of its own"),
     Change(2, {"data.name": "simpson-cluttered"}, "every seed has points of its own"),
     Change(2, {"partition.scheme": "label-drop"}, "partition.balanced is off unless it is asked for"),
+    Change(3, {"objective.name": "mae"}, _LOSS),
+    Change(3, {"objective.name": "sigreg"}, _LOSS),
     Change(2, {"aggregation.name": "m-dawa"}, _SCALED),
     Change(2, {"aggregation.name": "l-dawa"}, _SCALED),
     Change(2, {"aggregation.name": "l-dawa-fedavg"}, _SCALED),

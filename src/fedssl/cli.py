@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedssl._version import __version__
 from fedssl.allocator import keep_freed_memory
-from fedssl.commands import auditing, comparing, deploying, generating, looking, privacy, using
+from fedssl.commands import auditing, comparing, deploying, device, generating, looking, privacy, using
 from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError, FedsslError, did_you_mean
 from fedssl.trust import trusting
@@ -313,6 +313,7 @@ COMMANDS = {
         "show, on linear models, why self-supervision is robust to heterogeneity", _theory_arguments, _theory
     ),
     **using.COMMANDS,
+    **device.COMMANDS,
     **generating.COMMANDS,
     **privacy.COMMANDS,
     **auditing.COMMANDS,

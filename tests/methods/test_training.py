@@ -116,7 +116,7 @@ def client_of(images, side, labels=True):
 def test_a_batch_has_its_images_their_labels_and_views_of_them(labels):
     client, rng = client_of(45, 32, labels), torch_rng(0, "views")
     chosen = list(batches(len(client.images), 10, 1, torch_rng(0, "order")))
-    made = list(prepare_batches(client, iter(chosen), torch_rng(0, "views")))
+    made = list(prepare_batches(client, iter(chosen), torch_rng(0, "views"), torch_rng(0, "loss")))
     assert [batch.positions.tolist() for batch in made] == [positions.tolist() for positions in chosen]
     for batch in made:
         pictures = client.images.x[3:][batch.positions]

@@ -24,7 +24,7 @@ from fedssl.data.views import plain
 from fedssl.engines.tasks import Task
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.methods.client import Client
-from fedssl.methods.training import Batch, objective_loss, prepare_batches
+from fedssl.methods.training import Batch, make_batch, objective_loss
 from fedssl.normalisation import by_channel
 from fedssl.privacy.update import clipped
 from fedssl.rng import torch_rng
@@ -114,8 +114,7 @@ def _receive(run: LoadedRun, client: int) -> Client:
 
 def _batch(client: Client, images: int) -> Batch:
     positions = torch.arange(images) if images > 1 else torch.zeros(2, dtype=torch.long)
-    (batch,) = prepare_batches(client, iter([positions]), client.rng("audit/views"))
-    return batch
+    return make_batch(client, positions, client.rng("audit/views"), client.rng("audit/loss"))
 
 
 def gradient_of(client: Client, batch: Batch, seed: int, graph: bool = False) -> Tensor:

@@ -20,6 +20,7 @@ from fedssl.data.view_recipes import Augmentation, CompiledViews, View, ViewReci
 from fedssl.errors import ConfigError, DataError
 from fedssl.normalisation import Levels, by_channel, per_channel
 from fedssl.threads import with_threads
+from fedssl.transfer import copy_to
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,15 +112,15 @@ class Views:
                 f" not of {str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
             )
         if isinstance(self.recipe, Augmentation):
-            return [self._augment(self.recipe, images, rng).to(device) for _ in range(self.num_views)]
+            return [copy_to(self._augment(self.recipe, images, rng), device) for _ in range(self.num_views)]
         if set(self.views) == {View()}:
-            return [plain(images.to(device), self.mean, self.std) for _ in self.views]
+            return [plain(copy_to(images, device), self.mean, self.std) for _ in self.views]
         results = self._compute(images.contiguous(), rng)
         if all(view.side == 1 for view in self.views):
-            return list(results.to(device, non_blocking=True).permute(0, 1, 4, 2, 3))
+            return list(copy_to(results, device).permute(0, 1, 4, 2, 3))
         made = results.permute(0, 1, 4, 2, 3)
         smaller = (shrink(x, view.side) for x, view in zip(made, self.views, strict=True))
-        return [x.to(device, non_blocking=True) for x in smaller]
+        return [copy_to(x, device) for x in smaller]
 
     def get_ready(self, progress: Progress) -> None:
         """Make a first view, since compiling the code on a machine's first run takes some seconds."""

@@ -24,3 +24,16 @@ def find_device(name: str) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def deal_devices(name: str, workers: int) -> list[str]:
+    """The device of each worker process: several GPUs take turns.
+
+    Args:
+        name: `device` of the config. With a number (`cuda:1`), all workers share that device.
+        workers: number of worker processes.
+    """
+    several = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name not in ("auto", "cuda") or several < 2:
+        return [name] * workers
+    return [f"cuda:{worker % several}" for worker in range(workers)]

@@ -1,4 +1,4 @@
-"""A worker process: `python -m fedssl.engines.worker FOLDER` (see `fedssl.engines.workers`)."""
+"""A worker process: `python -m fedssl.engines.worker FOLDER DEVICE` (see `fedssl.engines.workers`)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fedssl.state import Broadcast
 from fedssl.storage import load_tensors, save_tensors
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, device: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends its workers
     # Answers go to the original standard output; whatever else prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    runner = set_up(folder)
+    runner = set_up(folder, device)
     with keep_freed_memory(), sleep_when_busy():
         for line in sys.stdin:
             try:
@@ -43,9 +43,10 @@ def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # the main process was killed: it ends workers otherwise
 
 
-def set_up(folder: Path) -> ClientRunner:
+def set_up(folder: Path, device: str) -> ClientRunner:
     setup = json.loads((folder / "setup.json").read_text())
     config = from_values(setup["config"])
+    config = config.model_copy(update={"device": device or config.device})
     torch.set_num_threads(config.engine.threads)
     federation = federate(config) if setup["mapped"] else _copy(folder, setup)
     memories = config.engine.memories(Path(setup["memories"]))
@@ -116,4 +117,4 @@ def _map(file: Path) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

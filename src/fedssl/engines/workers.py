@@ -1,6 +1,6 @@
 """Clients in worker processes on this machine.
 
-A worker is `python -m fedssl.engines.worker FOLDER`: it reads tasks as lines of JSON and answers with
+A worker is `python -m fedssl.engines.worker FOLDER DEVICE`: it reads tasks as lines of JSON and answers with
 lines of JSON; tensors go through files in a folder that lives in memory where the system has one.
 Nothing is pickled, and a script that calls `fedssl.run` needs no `if __name__ == "__main__"`.
 """
@@ -21,6 +21,7 @@ import numpy as np
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
+from fedssl.engines.device import deal_devices
 from fedssl.engines.start import FILE
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import RunError
@@ -41,7 +42,7 @@ class Workers:
         self._scratch = Scratch(shared_memory=True)
         self.folder = self._scratch.folder
         write_setup(self.folder, config, federation, memories)
-        self.workers = [Worker(self.folder) for _ in range(processes)]
+        self.workers = [Worker(self.folder, device) for device in deal_devices(config.device, processes)]
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         written = _Broadcasts(self.folder)
@@ -72,12 +73,16 @@ class Workers:
             for worker, question in asked:
                 yield worker.heard(question)
                 if worker.process.poll() is not None:
-                    self.workers[self.workers.index(worker)] = Worker(self.folder)
+                    self._replace(worker)
 
     def close(self) -> None:
         for worker in self.workers:
             worker.end()
         self._scratch.close()
+
+    def _replace(self, dead: Worker) -> None:
+        """Start a process in place of one that has ended, on the same device."""
+        self.workers[self.workers.index(dead)] = Worker(self.folder, dead.device)
 
     def _hand_out(self, waiting: deque[tuple[int, Task]], written: _Broadcasts) -> None:
         while waiting and (idle := self._idle_for(waiting[0][1])):
@@ -105,7 +110,7 @@ class Workers:
                 continue
             done[position] = answer
             if worker.process.poll() is not None:
-                self.workers[self.workers.index(worker)] = Worker(self.folder)
+                self._replace(worker)
 
 
 def write_setup(folder: Path, config: Config, federation: Federation, memories: Path) -> None:
@@ -134,9 +139,10 @@ def write_setup(folder: Path, config: Config, federation: Federation, memories: 
 class Worker:
     """The main process's side of one worker process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: str) -> None:
+        self.device = device
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedssl.engines.worker", str(folder)],
+            [sys.executable, "-m", "fedssl.engines.worker", str(folder), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

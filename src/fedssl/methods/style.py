@@ -81,9 +81,9 @@ def style_info_nce(z: Tensor, temperature: float) -> Tensor:
     rows = len(z)
     z = F.normalize(z, dim=1)
     log_p = (z @ z.T / temperature).fill_diagonal_(float("-inf")).log_softmax(dim=1)
-    style = torch.arange(rows, device=z.device) * 2 // rows
-    positive = (style[:, None] == style).fill_diagonal_(False)
-    return -log_p[positive].mean()
+    style = torch.arange(rows) * 2 // rows
+    positive = (style[:, None] == style).fill_diagonal_(False).nonzero().to(z.device)  # found without a GPU
+    return -log_p[positive[:, 0], positive[:, 1]].mean()
 
 
 FEATURES = 64  # images per batch, with as many outlines; larger batches exceed the processor's cache

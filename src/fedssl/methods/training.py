@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -16,6 +16,8 @@ from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.models.model import Model
 from fedssl.models.stages import depth_scales
+from fedssl.threads import run_ahead
+from fedssl.transfer import copy_to
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def train_locally(
     planned = count_steps(len(client.images), config.batch_size, epochs)
     with compile_encoders(model) if config.compile else nullcontext():
         chosen = batches(len(client.images), config.batch_size, epochs, order)
-        for batch in prepare_batches(client, chosen, draws):
+        for batch in prepare_batches(client, chosen, draws, client.rng(f"{purpose}/loss")):
             optimizer.lr = learning_rate(config, client.round, client.rounds, steps / planned)
             with autocast(client.device, config.precision):
                 value = loss_of(batch)
@@ -117,13 +119,29 @@ def rate_scales(model: nn.Module, trained: list[nn.Parameter], decay: float) -> 
     return [known.get(id(parameter), 1.0) for parameter in trained]
 
 
-def prepare_batches(client: Client, chosen: Iterator[Tensor], rng: torch.Generator) -> Iterator[Batch]:
-    """Load the images of each batch and make their views."""
-    for positions in chosen:
-        images, labels = client.images.batch(positions)
-        views = client.views(images, rng, client.device)
-        images = images.to(client.device, non_blocking=True)
-        yield Batch(images, views, None if labels is None else labels.to(client.device), rng, positions)
+def prepare_batches(
+    client: Client, chosen: Iterable[Tensor], rng: torch.Generator, loss_rng: torch.Generator
+) -> Iterator[Batch]:
+    """Batches with their views. While a GPU computes, the next ones are prepared in a thread.
+
+    Args:
+        client: whose images.
+        chosen: positions of the images of each batch.
+        rng: for the views.
+        loss_rng: for what the loss draws itself. It is a generator of its own because views are made ahead.
+    """
+    made = (make_batch(client, positions, rng, loss_rng) for positions in chosen)
+    return made if client.device.type == "cpu" else run_ahead(made)
+
+
+def make_batch(client: Client, positions: Tensor, rng: torch.Generator, loss_rng: torch.Generator) -> Batch:
+    """One batch of the client's images at these positions, with new views of them."""
+    images, labels = client.images.batch(positions)
+    views = client.views(images, rng, client.device)
+    images = copy_to(images, client.device)
+    return Batch(
+        images, views, None if labels is None else copy_to(labels, client.device), loss_rng, positions
+    )
 
 
 def batches(images: int, batch_size: int, epochs: float, rng: torch.Generator) -> Iterator[Tensor]:

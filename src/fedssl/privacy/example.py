@@ -26,8 +26,8 @@ from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.training import (
     Training,
     learning_rate,
+    make_batch,
     objective_loss,
-    prepare_batches,
     rate_scales,
 )
 from fedssl.models.model import Model
@@ -106,13 +106,14 @@ class ExampleTrainer:
         )
         private = self._private(trained, min(config.batch_size, len(client.images)))
         chance, draws, views = Stream(derive_key(self.key, "sampling")), client.rng("train/views"), 0
+        loss_draws = client.rng("train/loss")
         model.train()
         for step in range(steps):
             optimizer.lr = learning_rate(config, client.round, client.rounds, step / steps)
             (positions,) = (chance.uniform(len(client.images)) <= rate).nonzero()
             private.zero_grad(set_to_none=True)
             if len(positions):
-                (batch,) = prepare_batches(client, iter([torch.from_numpy(positions)]), draws)
+                batch = make_batch(client, torch.from_numpy(positions), draws, loss_draws)
                 loss_of(batch).backward()  # type: ignore[no-untyped-call]
                 views += len(batch.views) * len(positions)
             else:  # nobody was drawn: noise alone

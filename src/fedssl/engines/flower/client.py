@@ -193,7 +193,7 @@ def simulated_runner(folder: str) -> ClientRunner:
     """A runner for all clients of the simulation, with all images mapped into memory."""
     from fedssl.engines.worker import set_up
 
-    return set_up(Path(folder))
+    return set_up(Path(folder), device="")
 
 
 def simulated_memories(folder: str) -> Path:

@@ -134,7 +134,8 @@ class Adversarial(Objective):
         if choices is None:
             return kind(count, size, self.classes(model), rng)
         drawn = kind(count, size, len(choices), rng)
-        return replace(drawn, labels=choices.cpu()[drawn.labels])
+        assert drawn.labels is not None
+        return replace(drawn, labels=choices[drawn.labels.to(choices.device)])
 
 
 def split_parameters(model: Model) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:

@@ -1,0 +1,13 @@
+"""Copies of tensors from the CPU to the device that computes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; to a GPU through pinned memory, so that the copy does not wait for its work."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
