@@ -95,6 +95,25 @@ def test_only_what_the_store_lacks_is_trained(small: Recipe, training: FakeTrain
     assert len(lines(tmp_path)) == 8
 
 
+def test_a_campaign_that_was_stopped_has_stored_what_had_finished(
+    small: Recipe, training: FakeTraining, tmp_path: Path
+) -> None:
+    def stop_at_the_third(config: Any) -> bool:
+        if len(training.trained) == 3:
+            raise KeyboardInterrupt
+        return False
+
+    training.fails = stop_at_the_third
+    with pytest.raises(KeyboardInterrupt):
+        run(small, tmp_path)
+    assert len(lines(tmp_path)) == 2
+    assert len(shown(small, tmp_path).outcomes) == 2
+    training.fails = lambda config: False
+    training.trained.clear()
+    assert len(run(small, tmp_path, name="elsewhere").outcomes) == 8
+    assert len(training.trained) == 6
+
+
 def test_runs_that_have_finished_elsewhere_are_taken_in(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:

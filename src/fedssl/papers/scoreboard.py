@@ -11,6 +11,7 @@ from fedssl.papers.stored import Stored, recipes_of
 from fedssl.statistics import RULE, Word
 from fedssl.tables.markdown import BOUNDED, NOTHING, PUBLISHED, grid, interval
 from fedssl.tables.results import Judged, Results
+from fedssl.tables.store import Difference
 from fedssl.tables.table import Ordering
 
 # Recipe prefix: the paper, and the page of its results.
@@ -36,6 +37,7 @@ class Line:
         paper: the paper's differences; None where they are not known.
         scale: where it was measured; empty: nowhere.
         judged: the verdict there.
+        was: the difference that was published and does not count any more.
     """
 
     recipe: Recipe
@@ -45,6 +47,7 @@ class Line:
     paper: tuple[float | None, ...]
     scale: str = ""
     judged: Judged | None = None
+    was: Difference | None = None
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -61,7 +64,7 @@ def lines(stored: Stored, paper: str) -> list[Line]:
 
 
 def _lines(stored: Stored, recipe: Recipe, ordering: Ordering) -> Iterator[Line]:
-    """A line for each comparison that has been measured, and one for all others together."""
+    """A line for each comparison that has been measured, now or before, and one for all others together."""
     own = not ("not in the paper" in recipe.source + ordering.claim or recipe.source.startswith("follow-up"))
     found: dict[tuple[str, str], Line] = {}
     for scale in stored.scales(recipe):
@@ -70,6 +73,10 @@ def _lines(stored: Stored, recipe: Recipe, ordering: Ordering) -> Iterator[Line]
             known = found.get(key)
             if known is None or _tested(judged) > _tested(known.judged):
                 found[key] = Line(recipe, ordering.claim, own, 1, (judged.paper,), scale, judged)
+    for scale in stored.scales(recipe):
+        for judged, was in _outdated(stored, recipe, scale, ordering):
+            line = Line(recipe, ordering.claim, own, 1, (judged.paper,), scale, judged, was)
+            found.setdefault((judged.text, judged.where), line)
     yield from found.values()
     left = _unmeasured(recipe, ordering, found.keys())
     if left:
@@ -81,6 +88,18 @@ def _judged(stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering) ->
     for each, judged in stored.table(recipe.name, scale).by_ordering():
         if each == ordering:
             yield from (line for line in judged if line.verdict.n)
+
+
+def _outdated(
+    stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering
+) -> Iterator[tuple[Judged, Difference]]:
+    """What was published of an ordering and has not been measured again."""
+    results = stored.table(recipe.name, scale)
+    for each, judged in results.by_ordering():
+        for line in judged if each == ordering else ():
+            was = results.differences.get((line.text, line.where))
+            if was is not None and not line.verdict.n:
+                yield line, was
 
 
 def _tested(judged: Judged | None) -> bool:
@@ -143,11 +162,13 @@ MARKS = (
 def _count(found: Sequence[Line], whose: str) -> str:
     """`54 of the paper's 130 comparisons are measured: 9 held, 2 not held, 43 undecided.`"""
     own = [line for line in found if line.own]
-    words = [line.judged.verdict.word for line in own if line.judged is not None]
+    words = [line.judged.verdict.word for line in own if line.judged is not None and line.was is None]
+    old = sum(line.was is not None for line in own)
     order: tuple[Word, ...] = ("held", "not held", "undecided")
     counts = ", ".join(f"{words.count(word)} {word}" for word in order)
     total = sum(line.comparisons for line in own)
-    return f"{len(words)} of {whose} {total} comparisons are measured: {counts}."
+    more = f"; {old} more are out of date" * bool(old)
+    return f"{len(words)} of {whose} {total} comparisons are measured: {counts}{more}."
 
 
 def _grid(found: Sequence[Line], page: str, shown: Collection[tuple[str, str]]) -> str:
@@ -162,7 +183,14 @@ def _row(line: Line, page: str, shown: Collection[tuple[str, str]]) -> list[str]
         return [line.claim, many, table, _range(line.paper), NOTHING, NOTHING, NOTHING, "not measured"]
     judged, verdict = line.judged, line.judged.verdict
     ours = NOTHING if verdict.mean is None else f"{verdict.mean:+.2f} {interval(verdict)}"
-    mark = BOUNDED if judged.bounded else PUBLISHED if judged.published else ""
+    mark, n, word = (
+        BOUNDED if judged.bounded else PUBLISHED * judged.published,
+        verdict.n,
+        f"**{verdict.word}**",
+    )
+    if line.was is not None:
+        ours = f"was {line.was.mean:+.2f} ± {line.was.spread:.2f}"
+        mark, n, word = PUBLISHED, line.was.n, "out of date"
     is_there = (line.recipe.name, line.scale) in shown
     place = f"#{anchor(line.recipe.name, line.scale)}" if is_there else ""
     against = "; the paper's own numbers contradict this" if judged.contradicted else ""
@@ -173,8 +201,8 @@ def _row(line: Line, page: str, shown: Collection[tuple[str, str]]) -> list[str]
         _range(line.paper),
         ours.removesuffix(f" {NOTHING}"),
         line.scale,
-        f"{verdict.n}{mark}",
-        f"**{verdict.word}**{against}",
+        f"{n}{mark}",
+        f"{word}{against}",
     ]
 
 
