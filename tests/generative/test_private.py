@@ -14,11 +14,11 @@ import torch
 
 from fedssl.config import Config, load
 from fedssl.data.federation import federate
-from fedssl.engines.loop import server_tools
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.network import build_network
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
+from fedssl.engines.tools import server_tools
 from fedssl.methods.client import Client
 from fedssl.methods.padpaf import PaDPaF
 from fedssl.models.model import Model

@@ -34,13 +34,18 @@ FEW = {"data.limit": 25, "partition": {"scheme": "iid", "clients": 3}, "train.ba
 REFUSED = {
     "fedema": r"set method\.scaler",
     "featarc": r"set method\.clusters=1",
+    "relay": "hands them on from client to client",
     "padpaf": r"PaDPaF's server takes the unweighted mean",
     "padpaf-shared": r"PaDPaF's server takes the unweighted mean",
     "padpaf-ditto": r"PaDPaF's server takes the unweighted mean",
 }
 
-# One client, or few clients in each cluster, are too few for rules that compare uploads with each other.
-ONE_UPLOAD = {"centralized": ("krum", "trimmed-mean"), "featarc": ("krum", "trimmed-mean")}
+# One client or route, or few clients in each cluster, are too few for rules that compare uploads.
+ONE_UPLOAD = {
+    "relay": ("krum", "trimmed-mean"),
+    "centralized": ("krum", "trimmed-mean"),
+    "featarc": ("krum", "trimmed-mean"),
+}
 
 
 def rules() -> list[Rule]:

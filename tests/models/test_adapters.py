@@ -15,8 +15,8 @@ import fedssl
 from fedssl.aggregation.fedavg import FedAvg
 from fedssl.aggregation.products import on_products
 from fedssl.config import load
-from fedssl.engines.loop import server_tools
 from fedssl.engines.network import Network, build_network
+from fedssl.engines.tools import server_tools
 from fedssl.errors import ConfigError
 from fedssl.methods.boundary import Boundary
 from fedssl.models.adapters import adaptable, adapted, add_adapters, factor_names, merged_state

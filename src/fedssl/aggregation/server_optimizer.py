@@ -30,6 +30,14 @@ class ServerOptimizer(Options):
     eps: float = Field(1e-8, gt=0, description="adam: added to the root of the second moment")
     decay: float = Field(1.0, gt=0, le=1, description="factor of the learning rate after every round")
 
+    average: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="after the last round the global model becomes the mean of those after this share of the "
+        "rounds, the last ones; 0: it stays as it is",
+    )
+
     @field_validator("lr", "momentum", "beta1", "beta2", "eps", "decay")
     @classmethod
     def _has_effect(cls, value: float, info: ValidationInfo) -> float:

@@ -14,9 +14,10 @@ from torch import Tensor
 from fedssl.aggregation.rule import is_counter
 from fedssl.aggregation.server_optimizer import ServerOptimizer
 from fedssl.engines.engine import Engine
-from fedssl.engines.loop import RoundLoop, server_tools
+from fedssl.engines.loop import RoundLoop
 from fedssl.engines.mixing import Graph, Mixing, Topology, among, graph, spectral_gap
 from fedssl.engines.round_report import RoundReport
+from fedssl.engines.tools import server_tools
 from fedssl.errors import ConfigError
 from fedssl.methods.method import Aggregate
 from fedssl.rng import numpy_rng
@@ -82,7 +83,7 @@ def check(config: Config, runner: ClientRunner) -> None:
         raise ConfigError(f"{key} is for a server, and engine.name=gossip has none; {remedy}")
     first = runner.first_server()
     aggregate = method.aggregate(first, 1, server_tools(config, runner.model))
-    if first.clusters or type(aggregate) is not Aggregate:
+    if first.clusters or type(aggregate) is not Aggregate or method.relays:
         raise ConfigError(
             f"method.name={method.name} needs a server, since engine.name=gossip only averages models"
             f"{INSTEAD.get(method.name, '')}; {remedy}"

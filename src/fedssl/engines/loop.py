@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from fedssl.aggregation.products import on_products
-from fedssl.aggregation.rule import Rule
+from fedssl.aggregation.late_average import average_late
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
@@ -17,14 +16,14 @@ from fedssl.engines.intake import Intake
 from fedssl.engines.kinds import mean_by_kind, norms_by_kind
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.options import ParticipationConfig
+from fedssl.engines.relay import Relay, find_routes, stages
 from fedssl.engines.round_report import RoundReport
 from fedssl.engines.schedule import Slot, schedule
 from fedssl.engines.tasks import Outcome, Question, Task
+from fedssl.engines.tools import server_tools
 from fedssl.engines.traffic import WireTraffic
-from fedssl.errors import ConfigError, RunError
-from fedssl.methods.boundary import Boundary
-from fedssl.methods.method import ENCODER, Aggregate, ServerTools
-from fedssl.models.adapters import factor_names
+from fedssl.errors import RunError
+from fedssl.methods.method import Aggregate
 from fedssl.models.model import Model
 from fedssl.privacy.canary import Canaries
 from fedssl.privacy.guard import Guard
@@ -80,37 +79,28 @@ class RoundLoop:
         return server
 
     def round(self, server: ServerState, number: int) -> tuple[ServerState, RoundReport]:
-        began, method = time.monotonic(), self.config.method
+        began = time.monotonic()
         report = RoundReport(number, hides_loss=self.guard.hides_loss, withheld=self.guard.withholds)
-        sent = WireTraffic(self.config.wire.dtype)
+        sent, tasks, good = WireTraffic(self.config.wire.dtype), list[Task](), 0
         selected, spares = self.select(number)
-        plan = plan_round(self.config, self.federation, number, selected, spares)
-        tasks = [
-            Task(
-                number,
-                client,
-                sent.round(self.guard.send(method.broadcast(server.seen_by(client), client, number), server)),
-                self.memory_rounds.get(client, 0),
-                client in spares,
-                plan[client].threads,
-                plan[client].turn,
-            )
-            for client in (*selected, *spares)
-        ]
-        aggregate, intake, good = self.aggregate(server, number, report), self.intake(number, selected), 0
-        outcomes = self.engine.run(tasks)
-        for outcome in outcomes:
-            sent.count(outcome)
-            report.outcomes.append(outcome)
-            if self._check(outcome, number, server):
-                for ready in intake.receive(outcome, server.seen_by(outcome.client).states):
-                    self._fold(ready, number, aggregate)
-            good += outcome.upload is not None
-            if good == len(selected):
-                break
-        self._discard_unused(outcomes, tasks, report)
-        for ready in intake.finish():
-            self._fold(ready, number, aggregate)
+        routes = find_routes(self.config, number, selected, spares, self.tools)
+        aggregate, relay = self.aggregate(server, number, report), Relay(server, routes)
+        for stage in stages(routes):
+            asked, intake = self._tasks(number, stage, spares, relay, sent), self.intake(number, stage)
+            tasks += asked
+            outcomes = self.engine.run(asked)
+            for outcome in outcomes:
+                sent.count(outcome)
+                report.outcomes.append(outcome)
+                usable, models = self._check(outcome, number, relay), relay.seen_by(outcome.client).states
+                for ready in intake.receive(outcome, models) if usable else [outcome]:
+                    self._fold(ready, number, relay, aggregate)
+                good += outcome.upload is not None
+                if good == len(selected):
+                    break
+            self._discard_unused(outcomes, asked, report)
+            for ready in intake.finish():
+                self._fold(ready, number, relay, aggregate)
         folded = sum(outcome.upload is not None for outcome in report.outcomes)
         needed = self.guard.fewest(len(selected), self.config.participation.min_clients)
         if folded < needed:
@@ -119,11 +109,31 @@ class RoundLoop:
         if self.config.engine.has_server:
             report.values |= {"bytes_down": sent.down, "bytes_up": sent.up}
         server, numbers, report.stop = self.guard.finish(aggregate.finish())
+        server = average_late(server, number, self.config.rounds, self.config.server.average)
         report.summed_views = int(numbers.pop("views", 0))
         report.values |= numbers
         report.values |= norms_by_kind(server.states, self.kinds)
         report.seconds = time.monotonic() - began
         return server, report
+
+    def _tasks(
+        self, number: int, stage: Sequence[int], spares: Sequence[int], relay: Relay, sent: WireTraffic
+    ) -> list[Task]:
+        """What clients that train at the same time are asked, and after them the spare ones."""
+        method, plan = self.config.method, plan_round(self.config, self.federation, number, stage, spares)
+        broadcasts = (method.broadcast(relay.seen_by(client), client, number) for client in (*stage, *spares))
+        return [
+            Task(
+                number,
+                client,
+                sent.round(self.guard.send(broadcast, relay.server)),
+                self.memory_rounds.get(client, 0),
+                client in spares,
+                plan[client].threads,
+                plan[client].turn,
+            )
+            for client, broadcast in zip((*stage, *spares), broadcasts, strict=True)
+        ]
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
         """The clients of a round, and those that are asked beyond them."""
@@ -166,13 +176,13 @@ class RoundLoop:
         earlier = {task.client: task.memory_round for task in tasks if task.client in lost}
         self.memory_rounds |= {client: round for client, round in earlier.items() if round}
 
-    def _check(self, outcome: Outcome, number: int, server: ServerState) -> bool:
+    def _check(self, outcome: Outcome, number: int, relay: Relay) -> bool:
         """Whether there is an upload that can be used as far as it alone can tell."""
         upload = outcome.upload
         if upload is None:
             return False
         outcome.digest = digest(upload.state) if self.config.log.audit else ""
-        model = server.seen_by(outcome.client).states[0]
+        model = relay.seen_by(outcome.client).states[0]
         other = self.guard.expected(model)
         if other is None:
             most = self.config.participation.max_images
@@ -183,16 +193,18 @@ class RoundLoop:
             self._refuse(outcome, number)
         return not outcome.failure
 
-    def _fold(self, outcome: Outcome, number: int, aggregate: Aggregate) -> None:
-        """Fold one upload in, unless it was refused; its tensors are released either way."""
-        upload = outcome.upload
-        assert upload is not None
-        if not outcome.failure:
-            outcome.failure = self._try_to_add(upload, aggregate)
+    def _fold(self, outcome: Outcome, number: int, relay: Relay, aggregate: Aggregate) -> None:
+        """Fold one upload in or hand it on, unless it was refused; its tensors are released either way."""
+        arrived = relay.finish(outcome.client, None if outcome.failure else outcome.upload)
+        if arrived is not None:
+            problem = self._try_to_add(arrived, aggregate)
+            outcome.failure = outcome.failure or problem
+        if outcome.upload is None:
+            return
         if outcome.failure:
             self._refuse(outcome, number)
         else:
-            upload.state = {}
+            outcome.upload.state = {}
             if outcome.remembers:
                 self.memory_rounds[outcome.client] = number
 
@@ -223,37 +235,6 @@ class RoundLoop:
         report.unused = sorted(task.client for task in tasks if task.client not in heard)
         for client in report.unused:
             self.memories.discard(client, report.round)
-
-
-def server_tools(config: Config, model: Model) -> ServerTools:
-    shared = set(Boundary.of(config.method, model).travels)
-    return ServerTools(
-        rule=_rule(config, model),
-        optimizer=config.server,
-        statistics=model.statistics() & shared,
-        parameters=frozenset(model.parameters_under(ENCODER)) & shared,
-    )
-
-
-def _rule(config: Config, model: Model) -> Rule:
-    """The aggregation rule; with `train.lora_mean=product`, applied to the products of adapters."""
-    rule, train = config.aggregation, config.train
-    if not train.lora or train.lora_mean != "product":
-        return rule
-    refused = {
-        f"engine.name={config.engine.name}": not config.engine.has_server,
-        "aggregation.client_side=true": getattr(rule, "client_side", False),
-        f"server.optimizer={config.server.optimizer}": config.server.optimizer != "none",
-        "the section privacy": config.privacy.on,
-    }
-    for setting, wrong in refused.items():
-        if wrong:
-            raise ConfigError(
-                f"train.lora_mean=product multiplies the factors of every upload at the server, which "
-                f"{setting} does not allow; use train.lora_mean=freeze-a"
-            )
-    shared = set(Boundary.of(config.method, model).travels)
-    return on_products(rule, [pair for pair in factor_names(model) if shared.issuperset(pair)])
 
 
 def sample_clients(participation: ParticipationConfig, clients: int, seed: int, round: int) -> list[int]:

@@ -12,12 +12,12 @@ from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.views import Views
 from fedssl.engines.device import find_device, multiplies_bf16
-from fedssl.engines.loop import server_tools
 from fedssl.engines.measurements import measurement
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.network import Network
 from fedssl.engines.recalibration import measure, some_views, statistics_of
 from fedssl.engines.tasks import Outcome, Question, Task
+from fedssl.engines.tools import server_tools
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.boundary import Boundary
 from fedssl.methods.client import Client, ClientFailure

@@ -6,6 +6,7 @@ METHODS = Registry(
     "method",
     {
         "fedavg": "fedssl.methods.fedavg:FedAvg",
+        "relay": "fedssl.methods.relay:Relay",
         "fedbn": "fedssl.methods.fedbn:FedBN",
         "featarc": "fedssl.methods.featarc:FeatARC",
         "standalone": "fedssl.methods.standalone:Standalone",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -95,6 +95,11 @@ class Method(Choice):
         """Whether clients have their own encoders in addition to the result for all."""
         return type(self).personal_encoder is not Method.personal_encoder
 
+    @property
+    def relays(self) -> bool:
+        """Whether models go from client to client within a round."""
+        return type(self).routes is not Method.routes
+
     def warning(self, line: Mapping[str, Any]) -> str:
         """A warning to log about a round (a line of metrics.jsonl); empty: none."""
         return ""
@@ -119,6 +124,21 @@ class Method(Choice):
             another: returns those of another random initialization, by its number, from 1.
         """
         return ServerState(shared)
+
+    def routes(self, clients: Sequence[int], round: int, seed: int) -> list[list[int]]:
+        """Which clients of a round train at the same time: by default all.
+
+        Args:
+            clients: ids of the clients of the round, in order.
+            round: number of the round, from 1.
+            seed: the run's seed, for an order that is drawn.
+
+        Returns:
+            Routes, with every client on one of them. Routes run at the same time. The first client of a route
+            starts from the global model, every other one from the model of the client before it; the last
+            one's model is aggregated.
+        """
+        return [[client] for client in clients]
 
     # --- the four steps ----------------------------------------------------------------------
 

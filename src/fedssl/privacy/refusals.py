@@ -223,7 +223,7 @@ def _check_method(config: Config, terms: Terms, aggregate: Aggregate, clusters: 
     method = config.method
     if not terms.layout.shapes:
         raise ConfigError(f"method.name={method.name} shares nothing: {_setting(config)} has nothing to sum")
-    if clusters or type(aggregate) is not Plain:
+    if clusters or type(aggregate) is not Plain or method.relays:
         raise ConfigError(
             f"method.name={method.name} looks at single uploads on the server, which {_setting(config)} "
             f"does not show{INSTEAD.get(str(method.name), '')}"
