@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedssl.errors import RunError
-from fedssl.storage import load_tensors, save_tensors, write_atomic
+from fedssl.storage import load_tensors, parse_line, save_tensors, summed, write_atomic
 
 
 def test_tensors_and_values_come_back_as_they_were(tmp_path):
@@ -44,3 +44,14 @@ def test_a_broken_file_is_said_in_words(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"rubbish")
     with pytest.raises(RunError, match="cannot be read"):
         load_tensors(tmp_path / "a.safetensors")
+
+
+def test_no_flipped_bit_of_a_line_goes_unnoticed():
+    """Nor in its checksum: `"crd": "1f74ad06"` is no line without one."""
+    line = summed({"round": 3, "loss": 0.25, "clients": [{"client": 0}]}).rstrip("\n")
+    assert parse_line(line) == {"round": 3, "loss": 0.25, "clients": [{"client": 0}]}
+    for position in range(len(line)):
+        for bit in range(7):
+            damaged = line[:position] + chr(ord(line[position]) ^ 1 << bit) + line[position + 1 :]
+            with pytest.raises(ValueError, match=r"it is not|checksum"):
+                parse_line(damaged)

@@ -89,6 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 # --- lines ----------------------------------------------------------------------------------------
 
+HEX = re.compile("[0-9a-f]{8}")
 SUMMED = re.compile(r"(\{.+), \"crc\": \"([0-9a-f]{8})\"\}")
 
 
@@ -99,7 +100,7 @@ def summed(values: Mapping[str, Any]) -> str:
 
 
 def parse_line(line: str) -> dict[str, Any]:
-    """Parse a line written by `to_line`; raises a ValueError if it is damaged."""
+    """Parse a line written by `summed`; raises a ValueError if it is damaged."""
     match = SUMMED.fullmatch(line.rstrip("\n"))
     text = f"{match[1]}}}" if match else line
     if match and f"{zlib.crc32(text.encode()):08x}" != match[2]:
@@ -110,7 +111,14 @@ def parse_line(line: str) -> dict[str, Any]:
         raise ValueError("it is not JSON") from None
     if not isinstance(values, dict):
         raise ValueError("it is not a JSON object")
+    if not match and _resembles_checksum(*list(values.items())[-1:]):
+        raise ValueError("its checksum is damaged")
     return values
+
+
+def _resembles_checksum(*last: tuple[str, Any]) -> bool:
+    """Whether the last entry of a line was a checksum before one of its characters changed."""
+    return any(key == "crc" or (len(key) == 3 and HEX.fullmatch(str(value))) for key, value in last)
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ def test_sets_without_usable_labels_are_unlabeled(tmp_path: Path) -> None:
     for name in ("none", "hidden", "words"):
         train, test = load(tmp_path / name)
         assert (len(train), train.y, test) == (2, None, None)
-    assert "column label holds" in train.warnings[0]
+    assert "column label has" in train.warnings[0]
 
 
 def test_damaged_and_missing_images_are_left_out(tmp_path: Path) -> None:

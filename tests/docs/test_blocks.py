@@ -80,7 +80,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("*", "pip install"): "needs a package index",
     ("*", "fedssl reproduce"): "many runs; tests/papers runs recipes at scale smoke",
     ("*", "fedssl compare"): "many runs; tests/tables/test_compare.py runs small ones",
-    ("gpu.md", "fedssl check experiment.toml"): "needs two GPUs; tests/commands/test_device.py",
+    ("gpu.md", "fedssl check experiment.toml"): "needs two GPUs; tests/commands/test_device_check.py",
     ("data.md", "fedssl run data.name=omniglot"): "needs Omniglot; tests/data/test_natural.py",
     ("decentralized.md", "fedssl eval RUN --protocol det"): "minutes; tests/evaluation/test_detection.py",
     ("*", "fedssl run method.name=featarc"): "the full width; tests/methods/test_featarc.py",

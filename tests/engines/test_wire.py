@@ -76,7 +76,7 @@ def test_too_many_bytes_are_not_looked_at():
     ],
 )
 def test_rubbish_is_no_tensors(data):
-    with pytest.raises(WireError, match="no tensors"):
+    with pytest.raises(WireError, match="bytes that are not tensors"):
         unpack(data, 10_000)
 
 

@@ -126,8 +126,8 @@ def test_the_table_grows_run_by_run(
     [
         ("fedema-table33", "smoke", "unknown recipe 'fedema-table33': did you mean fedema-table3"),
         ("fedema-table3", "smok", "unknown scale 'smok': did you mean smoke"),
-        ("fedema-table7", "mini", "fedema-table7 has no scale mini, only smoke, paper"),
-        ("fedema-table7", "midi", "fedema-table7 has no scale midi, only smoke, paper"),
+        ("fedema-table7", "mini", "fedema-table7, scale mini needs cifar10_train.npz"),
+        ("fedema-table7", "midi", "fedema-table7 has no scale midi, only smoke, mini, paper"),
         (
             "fedema-table3",
             "mini",

@@ -216,7 +216,7 @@ def test_what_is_spent_is_on_disk_before_training(tmp_path: Path) -> None:
         ({"objective": "simclr"}, r"simclr compares every image with all others.*use mae, byol or simsiam"),
         ({"objective": "moco-v2"}, r"moco-v2 compares images with a queue of earlier ones"),
         ({"objective": "barlow-twins"}, r"barlow-twins correlates features over the batch"),
-        ({"objective": "vae"}, r"vae does not say that its loss is a mean over images"),
+        ({"objective": "vae"}, r"vae does not declare that its loss is a mean over images"),
         ({"objective": "byol", "privacy.noise": 0.0}, r"mode=example needs privacy\.noise"),
         ({"objective": "byol", "train.clip": 1.0}, r"train\.clip shortens mean gradients.*set privacy\.clip"),
         ({"objective": "byol", "train.compile": True}, r"train\.compile=true does not give the gradients of"),
