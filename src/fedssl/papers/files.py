@@ -1,4 +1,4 @@
-"""Where recipes lie."""
+"""The files of recipes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ def recipe_files() -> dict[str, Path]:
 
 
 def find(name: str, known: Callable[[], Iterable[str]], beside: Path | None = None) -> Path:
-    """The file of a recipe: one of ours by name, or a path that ends in .toml."""
+    """Find the file of a recipe.
+
+    Args:
+        name: the name of an included recipe, or a path that ends in .toml.
+        known: names to propose if there is no such recipe. They are read only then: it takes a second.
+        beside: a folder to look in first.
+    """
     if name.endswith(".toml"):
         return Path(name)
     own = beside / f"{name}.toml" if beside else None
     if own is not None and own.is_file():
         return own
     files = recipe_files()
-    if name not in known():
+    if name not in files:
         raise ConfigError(f"unknown recipe {name!r}: {did_you_mean(name, known())}")
     return files[name]
 
