@@ -1,6 +1,8 @@
 """What a `Run` does from Python: the same as the commands."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from PIL import Image
 import fedssl
 from fedssl.use.embed import embed, read_parquet
 from fedssl.use.trained import load_trained
-from tests.small import small_run
+from tests.small import arguments, small_run
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +85,26 @@ def test_a_notebook_shows_a_run_that_has_just_begun(tmp_path):
     shown = fedssl.Run(run_dir(tmp_path / "a<b"))._repr_html_()
     assert "a&lt;b" in shown
     assert "nothing to measure yet" in shown
+
+
+UNUSED = (
+    "torchvision",
+    "fedssl.papers",
+    "fedssl.tables",
+    "fedssl.generative",
+    "fedssl.objectives.generative",
+)
+
+
+def test_a_run_loads_neither_papers_nor_detection_nor_generative_models(tmp_path):
+    """What `import fedssl.api` loads, and what is loaded after a run on digits."""
+    code = (
+        "import sys, fedssl.api\n"
+        f"loaded = lambda: sorted(name for name in sys.modules if name.startswith({UNUSED!r}))\n"
+        "assert not loaded(), loaded()\n"
+        "from fedssl.cli import main\n"
+        f"assert main({['run', *arguments(rounds=1), '--quiet', '--out', str(tmp_path / 'run')]!r}) == 0\n"
+        "assert not loaded(), loaded()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
