@@ -424,5 +424,5 @@ def test_a_live_page_follows_the_run(browser, tmp_path):
         assert browser.value("window.same")  # it was never loaded again
         assert browser.errors == []
     finally:
-        watch.close(server)
+        server.close()
     browser.until(f"{header}.includes('no answer')")

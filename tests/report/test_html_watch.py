@@ -32,7 +32,7 @@ def served(tmp_path):
     server = watch.serve(path, 0, images)
     yield path, server, drawn
     drawn.set()
-    watch.close(server)
+    server.close()
 
 
 def get(server, place="/document.json", host=None):

@@ -82,4 +82,4 @@ def test_health_and_metrics_are_served_to_this_machine_only(tmp_path) -> None:
             with pytest.raises(urllib.error.HTTPError, match=str(code)):
                 get(server, path, **headers)
     finally:
-        metrics.close(server)
+        server.close()

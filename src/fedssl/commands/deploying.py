@@ -117,7 +117,7 @@ def _metrics(options: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     finally:
-        metrics.close(server)
+        server.close()
 
 
 def _finish(found: Iterable[Check]) -> None:

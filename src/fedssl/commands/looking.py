@@ -116,7 +116,7 @@ def _watch(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         print("\nthe page has ended; a run that is under way goes on")
     finally:
-        watch.close(server)
+        server.close()
 
 
 # --- audit-log ------------------------------------------------------------------------------------

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from fedssl.errors import RunError
+from fedssl.report.loopback import HOST, LoopbackHandler, LoopbackServer
 from fedssl.report.status import Status, status_of
-
-HOST = "127.0.0.1"
 
 
 def prometheus(status: Status) -> str:
@@ -62,40 +59,27 @@ def _labels(labels: dict[str, str]) -> str:
     return "{" + ",".join(quoted) + "}" if labels else ""
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
+class Server(LoopbackServer):
+    """Answers for the health and the metrics of a run."""
 
     def __init__(self, run: Path, port: int) -> None:
         self.run = run
-        super().__init__((HOST, port), Answer)
+        super().__init__(port, Answer)
 
 
-class Answer(BaseHTTPRequestHandler):
+class Answer(LoopbackHandler):
     server: Server
 
-    def do_GET(self) -> None:
-        port = self.server.server_address[1]
-        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            return self.send_error(403, "only 127.0.0.1 and localhost are served")
+    def answer(self) -> None:
         if self.path == "/metrics":
             try:
-                return self._send(200, prometheus(status_of(self.server.run)), "text/plain; version=0.0.4")
+                text = prometheus(status_of(self.server.run))
             except (RunError, OSError):
-                return self._send(200, "", "text/plain; version=0.0.4")  # the run has not begun
+                text = ""  # the run has not begun
+            return self.reply(text, "text/plain; version=0.0.4")
         if self.path == "/health":
-            return self._send(200, json.dumps(health(self.server.run)), "application/json")
+            return self.reply(json.dumps(health(self.server.run)), "application/json")
         return self.send_error(404)
-
-    def _send(self, code: int, text: str, kind: str) -> None:
-        body = text.encode()
-        self.send_response(code)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not logged."""
 
 
 def health(run: Path) -> dict[str, Any]:
@@ -120,10 +104,5 @@ def serve(run: Path, port: int) -> Server:
         server = Server(run, port)
     except OSError as error:
         raise RunError(f"port {port} of {HOST} cannot be used for metrics: {error.strerror}") from error
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.start()
     return server
-
-
-def close(server: Server) -> None:
-    server.shutdown()
-    server.server_close()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.report.html.data import Images, document
 from fedssl.report.html.files import stamp
 from fedssl.report.html.page import page
+from fedssl.report.loopback import HOST, LoopbackHandler, LoopbackServer
 from fedssl.rundir import RunDir
 
-HOST = "127.0.0.1"
 EVERY = 2.0  # seconds between updates of the page
 PENDING = "Computed when the run has finished, so that it does not slow down training."
 DRAWING = "The run has finished; computing this section."
@@ -58,28 +57,23 @@ class Live:
         self._drawn = images(self.path)
 
 
-class Server(ThreadingHTTPServer):
+class Server(LoopbackServer):
     """Answers for the page and for its document, and for nothing else."""
-
-    daemon_threads = True
 
     def __init__(self, live: Live, port: int) -> None:
         self.live = live
-        super().__init__((HOST, port), Answer)
+        super().__init__(port, Answer)
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}/"
 
 
-class Answer(BaseHTTPRequestHandler):
+class Answer(LoopbackHandler):
     server: Server
+    headers_sent: ClassVar[dict[str, str]] = {"Cache-Control": "no-store"}
 
-    def do_GET(self) -> None:
-        port = self.server.server_address[1]
-        # A page from elsewhere could point a name of its own at this machine, and read along.
-        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            return self.send_error(403, "only 127.0.0.1 and localhost are served")
+    def answer(self) -> None:
         if self.path not in ("/", "/document.json"):
             return self.send_error(404)
         try:
@@ -87,20 +81,8 @@ class Answer(BaseHTTPRequestHandler):
         except (FedsslError, OSError) as error:  # the folder has gone
             return self.send_error(500, explain=str(error))
         if self.path == "/":
-            return self._send(page(document, live=EVERY), "text/html")
-        return self._send(json.dumps(document), "application/json")
-
-    def _send(self, text: str, kind: str) -> None:
-        body = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a line every two seconds helps nobody."""
+            return self.reply(page(document, live=EVERY), "text/html")
+        return self.reply(json.dumps(document), "application/json")
 
 
 def serve(path: str | Path, port: int, images: Images | None = None) -> Server:
@@ -114,10 +96,5 @@ def serve(path: str | Path, port: int, images: Images | None = None) -> Server:
         raise RunError(
             f"port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port, 0 for any"
         ) from error
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.start()
     return server
-
-
-def close(server: Server) -> None:
-    server.shutdown()
-    server.server_close()
