@@ -52,13 +52,10 @@ class Krum(Robust):
     def _bounded(self, chosen: State, states: list[State], names: list[str]) -> State:
         """Statistics within the range that is left without the `malicious` lowest and highest clients."""
         statistics = [{name: state[name] for name in names} for state in states]
-        lowest = by_coordinate(statistics, lambda values: _ordered(values)[:, self.malicious])
-        highest = by_coordinate(statistics, lambda values: _ordered(values)[:, -1 - self.malicious])
+        first, last = self.malicious + 1, len(states) - self.malicious  # kthvalue counts from 1
+        lowest = by_coordinate(statistics, lambda values: values.kthvalue(first, dim=1).values)
+        highest = by_coordinate(statistics, lambda values: values.kthvalue(last, dim=1).values)
         return {name: chosen[name].clamp(lowest[name], highest[name]) for name in names}
-
-
-def _ordered(values: Tensor) -> Tensor:
-    return values.sort(dim=1).values
 
 
 def krum_scores(squared_distances: Tensor, malicious: int) -> Tensor:

@@ -28,6 +28,18 @@ from fedssl.vectors import flat, square
 
 
 @dataclass(frozen=True)
+class Change:
+    """Distances between an upload and a model."""
+
+    parameters: float
+    statistics: float
+
+    @property
+    def total(self) -> float:
+        return math.hypot(self.parameters, self.statistics)
+
+
+@dataclass(frozen=True)
 class Entry:
     """An upload that has come in.
 
@@ -40,18 +52,6 @@ class Entry:
     outcome: Outcome
     sent: State
     change: Change
-
-
-@dataclass(frozen=True)
-class Change:
-    """Distances between an upload and a model."""
-
-    parameters: float
-    statistics: float
-
-    @property
-    def total(self) -> float:
-        return math.hypot(self.parameters, self.statistics)
 
 
 class Intake:
@@ -103,11 +103,18 @@ class Intake:
 
     def finish(self) -> Iterator[Outcome]:
         """The outcomes that have waited, in their order: bounded, or with the reason why they are refused."""
+        if not self.waiting:
+            return
+        most = int(self.limits.max_weight * statistics.median_low(self.images))
+        longest = Change(
+            self.limits.clip * statistics.median_low(change.parameters for change in self.changes),
+            self.limits.clip * statistics.median_low(change.statistics for change in self.changes),
+        )
         for position, entry in enumerate(self.waiting, start=len(self.images) - len(self.waiting)):
             entry.outcome.failure = self._too_far(entry, position)
             if not entry.outcome.failure:
-                self._bound_weight(entry.outcome)
-                self._clip(entry)
+                self._bound_weight(entry.outcome, most)
+                self._clip(entry, longest)
             yield entry.outcome
 
     def _measure(self, outcome: Outcome, sent: Sequence[State]) -> Entry:
@@ -158,45 +165,38 @@ class Intake:
             self._norms[id(model)] = model, math.sqrt(total)
         return self._norms[id(model)][1]
 
-    def _bound_weight(self, outcome: Outcome) -> None:
-        """Let a client count for `max_weight` median clients at most; the log has both numbers of images."""
+    def _bound_weight(self, outcome: Outcome, most: int) -> None:
+        """Let a client count for at most that number of images; the log has both numbers."""
         upload = outcome.upload
         assert upload is not None
-        most = int(self.limits.max_weight * statistics.median_low(self.images))
         if self.limits.max_weight and upload.num_samples > most:
             upload.values["claimed_images"] = upload.num_samples
             upload.num_samples = max(1, most)
 
-    def _clip(self, entry: Entry) -> None:
-        """Shorten parameters and statistics of an update to `clip` times the median length of each."""
-        upload = entry.outcome.upload
+    def _clip(self, entry: Entry, longest: Change) -> None:
+        """Shorten the parameters and the statistics of an update, each to its own longest length."""
+        upload, sent, own = entry.outcome.upload, entry.sent, entry.change
         assert upload is not None
         if not self.limits.clip:
             return
-        kept = 1.0
-        for own, lengths, names in (
-            (
-                entry.change.parameters,
-                [change.parameters for change in self.changes],
-                entry.sent.keys() - self.statistics,
-            ),
-            (
-                entry.change.statistics,
-                [change.statistics for change in self.changes],
-                entry.sent.keys() & self.statistics,
-            ),
-        ):
-            longest = self.limits.clip * statistics.median_low(lengths)
-            if own > longest:
-                kept = min(kept, longest / own)
-                shorten(upload.state, entry.sent, names, longest / own)
-        if kept < 1:
-            upload.values["clipped_to"] = kept
+        kept = [
+            shorten(upload.state, sent, sent.keys() - self.statistics, own.parameters, longest.parameters),
+            shorten(upload.state, sent, sent.keys() & self.statistics, own.statistics, longest.statistics),
+        ]
+        if min(kept) < 1:
+            upload.values["clipped_to"] = min(kept)
 
 
 @torch.no_grad()
-def shorten(state: State, sent: State, names: Iterable[str], factor: float) -> None:
-    """Replace w by w_sent + factor·(w − w_sent), for the floating tensors among the names."""
+def shorten(state: State, sent: State, names: Iterable[str], length: float, longest: float) -> float:
+    """Replace w by w_sent + share·(w − w_sent), for the floating tensors among the names.
+
+    Returns:
+        The share of the update that is kept: 1 if it is not longer than `longest`.
+    """
+    if length <= longest:
+        return 1.0
     for name in names:
         if sent[name].is_floating_point():
-            state[name] = sent[name] + factor * (state[name] - sent[name])
+            state[name] = sent[name] + longest / length * (state[name] - sent[name])
+    return longest / length

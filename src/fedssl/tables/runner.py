@@ -23,7 +23,7 @@ from fedssl.tables.store import Record
 
 @dataclass(frozen=True)
 class Outcome:
-    """The number of a cell, or why there is none.
+    """The number of a cell, or the reason why it has no number.
 
     Attributes:
         cell: the cell.
@@ -55,7 +55,7 @@ class Done(NamedTuple):
 
     Attributes:
         position: among the cells.
-        outcome: its number, or why there is none.
+        outcome: its number, or the reason why it has no number.
         seconds: how long it took.
         reused: whether its run had finished before.
     """
@@ -72,7 +72,7 @@ def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done
     Args:
         cells: what to run. Cells with the same config share a run.
         runs: the folder of runs. Commands that work on the same folder share the work.
-        jobs: run so many at once, each in a process with one thread; 1: one after the other, in this process.
+        jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
     """
     from fedssl.tables.workers import Here, Workers
 
