@@ -179,6 +179,23 @@ def test_splits_must_agree_on_the_names(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_long_lists_of_names_are_cut(tmp_path: Path) -> None:
+    for split, first in (("train", "a"), ("test", "b")):
+        names = np.array([first, *map(str, range(100))])
+        np.savez(tmp_path / f"n_{split}.npz", x=pixels(2, 4, 4), y=np.array([0, 1]), classes=names)
+    with pytest.raises(DataError, match=r"\['a', '0', '1', '2', '3', '4'\] and 95 more differ from"):
+        load(tmp_path)
+
+
+def test_test_images_may_be_of_other_domains(tmp_path: Path) -> None:
+    for split, names in (("train", ["ann", "bob"]), ("test", ["cy", "bob"])):
+        domains = {"domain": np.array([0, 1, 1]), "domains": np.array(names)}
+        np.savez(tmp_path / f"n_{split}.npz", x=pixels(3, 4, 4), **domains)
+    train, test = load(tmp_path)
+    assert train.domains == test.domains == ("ann", "bob", "cy")
+    assert (train.domain.tolist(), test.domain.tolist()) == ([0, 1, 1], [2, 1, 1])
+
+
 def test_names_of_the_train_file_bound_the_labels_of_the_test_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "n_train.npz", x=pixels(2, 4, 4), y=np.array([0, 1]), classes=np.array(["a", "b"]))
     np.savez(tmp_path / "n_test.npz", x=pixels(2, 4, 4), y=np.array([0, 2]))

@@ -40,18 +40,28 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet
     if not path.name.endswith("_train.npz") or not beside.is_file():
         return train, None
     test = _read(beside, config.memory_mb, progress)
-    for what, mine, theirs in (
-        ("classes", train.classes, test.classes),
-        ("domains", train.domains, test.domains),
-    ):
-        if mine and theirs and mine != theirs:
-            raise DataError(f"{what} of {path} {list(mine)} differ from those of {beside} {list(theirs)}")
-    classes, domains = train.classes or test.classes, train.domains or test.domains
-    train = replace(train, classes=classes, domains=domains)
-    test = replace(test, classes=classes, domains=domains)
+    if train.classes and test.classes and train.classes != test.classes:
+        raise DataError(
+            f"classes of {path} {_short(train.classes)} differ from those of {beside} {_short(test.classes)}"
+        )
+    classes = train.classes or test.classes
+    train, test = _with_all_domains(replace(train, classes=classes), replace(test, classes=classes))
     check_labels(train, str(path))
     check_labels(test, str(beside))
     return train, test
+
+
+def _with_all_domains(train: ImageSet, test: ImageSet) -> tuple[ImageSet, ImageSet]:
+    """Give both splits one list of domains; the test images may be of people or places that no client knows."""
+    names = tuple(dict.fromkeys((*train.domains, *test.domains)))
+    if test.domains and test.domain is not None:
+        place = torch.tensor([names.index(name) for name in test.domains])
+        test = replace(test, domain=place[test.domain])
+    return replace(train, domains=names), replace(test, domains=names)
+
+
+def _short(names: tuple[str, ...], most: int = 6) -> str:
+    return f"{list(names[:most])}" + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _find(root: str) -> Path:
