@@ -30,6 +30,7 @@ from fedssl.threads import run_ahead
 GAN = {"method": "padpaf", "data.mean": 0.5, "data.std": 0.5}
 NEEDS: dict[str, dict[str, Any]] = {
     "mae": {"model.encoder": "vit_tiny", "model.patch": 4},
+    "simmim": {"model.encoder": "vit_tiny", "model.patch": 4},
     "gan": GAN,
     "conditional-gan": GAN,
     "vae": GAN,

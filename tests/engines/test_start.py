@@ -46,6 +46,32 @@ def test_the_first_features_are_timm_s(name: str, tmp_path: Path) -> None:
     assert "head" in network.notes[0] or "fc" in network.notes[0]
 
 
+@pytest.mark.parametrize("name", list(TIMM))
+def test_three_rounds_continue_from_a_checkpoint(name: str, tmp_path: Path) -> None:
+    size, file = TIMM[name]["size"], tmp_path / "weights.safetensors"
+    source = checkpoint(name, file, size)
+    run = small_run(
+        tmp_path / "run",
+        rounds=3,
+        **{
+            "data.channels": 3,
+            "data.size": size[0],
+            "data.limit": 24,
+            "model.encoder": name,
+            "model.init": str(file),
+            "model.stem": "original",
+        },
+    )
+    losses = [line["loss"] for line in run.metrics]
+    assert len(set(losses)) == 3
+    start, end = (
+        load_file(run.path / place) for place in ("checkpoints/start.safetensors", "encoder.safetensors")
+    )
+    given = source.state_dict()
+    assert all(torch.equal(start[name], given[name]) for name in end)
+    assert any(not torch.equal(end[name], given[name]) for name in end)
+
+
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> fedssl.Run:
     return small_run(tmp_path_factory.mktemp("start") / "first", rounds=1, **{"data.mean": 0.3})

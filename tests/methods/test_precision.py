@@ -18,7 +18,11 @@ from fedssl.storage import load_tensors
 
 ENCODERS = [name for name in OBJECTIVES if name not in GENERATIVE]
 CPUINFO = Path("/proc/cpuinfo")
-WANTS: dict[str, dict[str, Any]] = {**QUEUE, "mae": {"model.encoder": "vit_tiny"}}
+WANTS: dict[str, dict[str, Any]] = {
+    **QUEUE,
+    "mae": {"model.encoder": "vit_tiny"},
+    "simmim": {"model.encoder": "vit_tiny"},
+}
 
 
 @pytest.fixture(autouse=True)

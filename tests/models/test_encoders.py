@@ -146,7 +146,7 @@ config = ModelConfig(width=4)
 for name in OBJECTIVES:
     kind = OBJECTIVES.get(name)
     generative = kind.__module__.startswith("fedssl.objectives.generative")
-    if kind.__module__.startswith("fedssl.objectives") and name != "mae" and not generative:
+    if kind.__module__.startswith("fedssl.objectives") and name not in ("mae", "simmim") and not generative:
         encoder = build_encoder(config, (8, 8), 3)
         objective = kind(name=name)
         model = objective.build(encoder.module, encoder.features, config, classes=2)

@@ -21,7 +21,8 @@ from fedssl.state import restore, snapshot
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 EVERY = [name for name in OBJECTIVES if name not in GENERATIVE]
-CONVOLUTIONAL = [name for name in EVERY if name != "mae"]
+MASKED = ("mae", "simmim")  # of transformers only
+CONVOLUTIONAL = [name for name in EVERY if name not in MASKED]
 
 
 def make(name: str, **options: object) -> Objective:
@@ -45,7 +46,7 @@ def measured(objective: Objective, model: Model, views: list[Tensor]) -> Tensor:
     ("name", "encoder"),
     [
         *((name, encoder) for name in CONVOLUTIONAL for encoder in (*ENCODERS, "timm:mobilenetv3_small_050")),
-        ("mae", "vit_tiny"),
+        *((name, "vit_tiny") for name in MASKED),
     ],
 )
 def test_loss_falls_on_a_fixed_batch(
@@ -71,7 +72,7 @@ def test_every_trained_parameter_takes_part(
     name: str, build: Callable[..., Model], views: list[Tensor]
 ) -> None:
     objective = make(name)
-    model = build(objective, "vit_tiny" if name == "mae" else "resnet8")
+    model = build(objective, "vit_tiny" if name in MASKED else "resnet8")
     measured(objective, model, views).backward()
     assert all(parameter.grad is not None for parameter in objective.trained(model))
     shared = set(map(id, model.parameters_under(["encoder", "projector", "predictor"]).values()))
@@ -80,7 +81,7 @@ def test_every_trained_parameter_takes_part(
 
 @pytest.mark.parametrize("name", EVERY)
 def test_parts_and_roles(name: str, build: Callable[..., Model]) -> None:
-    model = build(make(name), "vit_tiny" if name == "mae" else "resnet8")
+    model = build(make(name), "vit_tiny" if name in MASKED else "resnet8")
     expected = {
         "encoder": Role.SHARED,
         "projector": Role.SHARED,
@@ -105,6 +106,7 @@ def test_parts_and_roles(name: str, build: Callable[..., Model]) -> None:
         "barlow-twins": "encoder projector",
         "dino": "encoder projector target center",
         "mae": "encoder decoder positions",
+        "simmim": "encoder decoder",
         "supervised": "encoder classifier",
     }
     assert model.roles == {part: expected[part] for part in parts[name].split()}
@@ -115,7 +117,7 @@ def test_parts_and_roles(name: str, build: Callable[..., Model]) -> None:
 def test_the_order_of_images_does_not_matter(
     name: str, build: Callable[..., Model], views: list[Tensor]
 ) -> None:
-    """Not so for MAE, whose masks go by the place in the batch."""
+    """Not so for masked ones, whose masks go by the place in the batch."""
     objective = make(name)
     model = build(objective)
     order = torch.tensor([5, 3, 0, 1, 4, 2])
@@ -134,7 +136,7 @@ def test_the_order_of_images_does_not_matter(
 @pytest.mark.parametrize("name", EVERY)
 def test_an_objective_has_no_state(name: str, build: Callable[..., Model], views: list[Tensor]) -> None:
     """A model's copy under another instance of the objective takes the same step, bit for bit."""
-    model = build(make(name), "vit_tiny" if name == "mae" else "resnet8")
+    model = build(make(name), "vit_tiny" if name in MASKED else "resnet8")
     twin = copy.deepcopy(model)
     states = []
     for own, objective in ((model, make(name)), (twin, make(name))):
@@ -155,7 +157,7 @@ def test_bfloat16_networks_have_float32_losses(
     name: str, build: Callable[..., Model], views: list[Tensor]
 ) -> None:
     objective = make(name)
-    model = build(objective, "vit_tiny" if name == "mae" else "resnet8")
+    model = build(objective, "vit_tiny" if name in MASKED else "resnet8")
     exact = measured(objective, copy.deepcopy(model), views)
     # Without oneDNN, whose bfloat16 kernels kill the process on virtual machines that announce AMX
     # and do not have it.

@@ -17,6 +17,7 @@ OBJECTIVES = Registry(
         "barlow-twins": "fedssl.objectives.barlow_twins:BarlowTwins",
         "dino": "fedssl.objectives.dino:DINO",
         "mae": "fedssl.objectives.mae:MAE",
+        "simmim": "fedssl.objectives.simmim:SimMIM",
         "supervised": "fedssl.objectives.supervised:Supervised",
         "gan": "fedssl.objectives.generative.gan:GAN",
         "conditional-gan": "fedssl.objectives.generative.gan:ConditionalGAN",

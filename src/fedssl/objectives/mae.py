@@ -38,26 +38,16 @@ class MAE(Objective):
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
-        from timm.models.vision_transformer import Block, VisionTransformer
+        from timm.models.vision_transformer import Block
 
-        if not isinstance(encoder, VisionTransformer):
-            raise ConfigError(
-                f"objective.name=mae needs a vision transformer, not model.encoder={config.encoder}: "
-                "set model.encoder=vit_tiny, or timm:vit_…"
-            )
+        rows, columns = grid_of(encoder, config, "mae")
         width, heads = self.decoder_width, self.decoder_heads
         if width % heads:
             raise ConfigError(
                 f"objective.decoder_width={width} must be a multiple of objective.decoder_heads={heads}"
             )
-        rows, columns = encoder.patch_embed.grid_size
-        check_patch(encoder.patch_embed.patch_size[0], encoder.patch_embed.img_size)
-        if rows * columns < 2:
-            raise ConfigError(
-                f"model.patch={config.patch} makes one patch per image, which cannot be masked; lower it"
-            )
         blocks = [Block(width, heads, qkv_bias=True) for _ in range(self.decoder_depth)]
-        decoder = Decoder(features, width, blocks, pixels=encoder.patch_embed.proj.weight[0].numel())
+        decoder = Decoder(features, width, blocks, pixels_of_patch(encoder))
         return Model(
             encoder=Part(encoder),
             decoder=Part(decoder),
@@ -121,6 +111,31 @@ class Positions(nn.Module):
         row = torch.arange(rows).repeat_interleave(columns).unsqueeze(1) * frequency
         column = torch.arange(columns).repeat(rows).unsqueeze(1) * frequency
         self.register_buffer("table", torch.cat([row.sin(), row.cos(), column.sin(), column.cos()], dim=1))
+
+
+def grid_of(encoder: Any, config: ModelConfig, objective: str) -> tuple[int, int]:
+    """Rows and columns of a transformer's patches; raises a ConfigError unless some of them can be masked."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    if not isinstance(encoder, VisionTransformer):
+        raise ConfigError(
+            f"objective.name={objective} needs a vision transformer, not model.encoder={config.encoder}: "
+            "set model.encoder=vit_tiny, or timm:vit_…"
+        )
+    patches: Any = encoder.patch_embed
+    check_patch(patches.patch_size[0], patches.img_size)
+    rows, columns = patches.grid_size
+    if rows * columns < 2:
+        raise ConfigError(
+            f"model.patch={config.patch} makes one patch per image, which cannot be masked; lower it"
+        )
+    return rows, columns
+
+
+def pixels_of_patch(encoder: Any) -> int:
+    """The numbers in a patch, of all channels."""
+    count: int = encoder.patch_embed.proj.weight[0].numel()
+    return count
 
 
 def encode(encoder: Any, images: Tensor, visible: Tensor) -> Tensor:
