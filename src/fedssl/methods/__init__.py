@@ -24,6 +24,7 @@ METHODS = Registry(
         "feddecorr": "fedssl.methods.feddecorr:FedDecorr",
         "fedsc": "fedssl.methods.fedsc:FedSC",
         "fedx": "fedssl.methods.fedx:FedX",
+        "ssd": "fedssl.methods.ssd:SSD",
         "user-verification": "fedssl.methods.user_verification:UserVerification",
         "fedema": "fedssl.methods.fedema:FedEMA",
         "fedu": "fedssl.methods.fedu:FedU",
