@@ -1,4 +1,4 @@
-"""The classes of docs/extending.md, each in one short file outside of the package, take part in a run."""
+"""The README's method and the classes of docs/extending.md, each in one short file outside of the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 import fedssl
 from fedssl import cli
+from fedssl.config import parse_overrides
 from tests.docs.pages import blocks
+from tests.methods.readme import write_readme_method
 
 FILES = {block.file: block.text for block in blocks("extending.md") if block.file}
 SMALL = [
@@ -29,9 +31,10 @@ SMALL = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the user's files, and nothing of fedssl."""
+    """A folder with the files of docs/extending.md and the README's method, and nothing of fedssl."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    write_readme_method(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -47,9 +50,40 @@ def encoder(found: fedssl.Run) -> bytes:
     return (found.path / "encoder.safetensors").read_bytes()
 
 
-def test_each_part_is_one_short_file() -> None:
+def test_each_part_is_one_short_file(folder: Path) -> None:
     assert len(FILES) == 7
-    assert all(len(text.splitlines()) <= 25 for text in FILES.values())
+    assert all(len(file.read_text().splitlines()) <= 25 for file in folder.iterdir())
+
+
+TOGETHER = [
+    "method.name=./shy.py:Shy",  # the README's
+    "method.keep=0.3",
+    "objective.name=./alignment.py:Alignment",
+    "aggregation.name=./equal.py:Equal",
+    "partition.scheme=./halves.py:Large",
+    "partition.share=0.7",
+    "views.recipe=./noise.py:Noise",
+    "views.strength=0.2",
+]
+
+
+def test_all_parts_together(folder: Path) -> None:
+    """From Python, with a callback; by the command in two workers; and with a protocol."""
+    budget = load_class(folder / "budget.py", "Budget")(1.0)
+    keys = parse_overrides([*SMALL, *TOGETHER, "rounds=5"])
+    stopped = fedssl.run(out="stopped", quiet=True, listeners=[budget], **keys)
+    assert stopped.result["rounds"] == 1
+    found = run("workers", *TOGETHER, "rounds=1", "engine.workers=2")
+    assert encoder(found) == encoder(stopped)
+    assert {client["kept"] for client in found.metrics[0]["clients"]} == {0.3}
+    sizes = json.loads((found.path / "partition.json").read_text())["sizes"]
+    assert sizes[0] == round(0.7 * sum(sizes))
+    assert found.probe("./rank.py:Rank")["rank"] > 1
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return encoder(run(str(tmp_path_factory.mktemp("plain") / "run")))
 
 
 @pytest.mark.parametrize(
@@ -63,17 +97,9 @@ def test_each_part_is_one_short_file() -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_a_part_takes_effect_the_same_in_workers(folder: Path, words: list[str]) -> None:
-    one, two = run("one", *words), run("two", *words, "engine.workers=2")
-    assert encoder(one) == encoder(two)
-    plain = [word for word in words[1:] if word == "partition.scheme=dirichlet"]
-    assert encoder(one) != encoder(run("plain", *plain))
-
-
-def test_the_partition_is_the_one_asked_for(folder: Path) -> None:
-    found = run("run", "partition.scheme=./halves.py:Large", "partition.share=0.5")
-    sizes = json.loads((found.path / "partition.json").read_text())["sizes"]
-    assert sizes[0] == sum(sizes) // 2
+def test_a_part_takes_effect(folder: Path, plain: bytes, words: list[str]) -> None:
+    same = [word for word in words[1:] if word == "partition.scheme=dirichlet"]
+    assert encoder(run("changed", *words)) != (encoder(run("plain", *same)) if same else plain)
 
 
 def test_a_protocol(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

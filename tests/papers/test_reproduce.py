@@ -14,7 +14,7 @@ from fedssl.engines.round_report import RoundReport
 from fedssl.errors import ConfigError, RunError
 from fedssl.experiment import Experiment
 from fedssl.papers import reproduce
-from fedssl.papers.recipe import load, titles
+from fedssl.papers.recipe import load
 from fedssl.storage import read_lines
 from fedssl.tables.cells import cells
 from fedssl.tables.cost import images, plan
@@ -174,31 +174,10 @@ def test_runs_that_tables_share_are_counted_once(out: Path, capsys: pytest.Captu
 # --- for real -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all recipes: they have many runs in common."""
-    return tmp_path_factory.mktemp("reproduce")
-
-
 @pytest.fixture
 def no_pictures_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would take a third of the time of runs this small."""
     monkeypatch.setattr("fedssl.data.partition_picture.save_picture", lambda *_: None)
-
-
-@pytest.mark.usefixtures("no_pictures_of_partitions")
-@pytest.mark.parametrize("name", [name for name in titles() if "smoke" in load(name).scales])
-def test_every_row_of_every_recipe_runs(name: str, shared: Path) -> None:
-    (results,) = reproduce(name, scale="smoke", seeds=1, out=shared)
-    for outcome in results.outcomes:
-        assert outcome.number is not None
-        measure = outcome.cell.measure
-        if not measure.fewer and not measure.plain:
-            assert outcome.number >= 0
-            assert outcome.number <= 100 or measure.number == "variety"  # a ratio
-            assert outcome.untrained is not None or measure.kind == "generate"
-    assert (shared / f"{name}-smoke.md").exists()
-    assert (shared / f"{name}-smoke.png").exists() == (results.table.figure is not None)
 
 
 @pytest.mark.usefixtures("no_pictures_of_partitions")

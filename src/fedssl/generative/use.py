@@ -53,6 +53,14 @@ class Use(Choice):
         return folder / f"{name}{tail}{ending}"
 
 
+def choose_use(what: str, options: Mapping[str, Any]) -> Use:
+    """The use of this name with its options, or a ConfigError that names the nearest right ones."""
+    if what not in USES:
+        raise ConfigError(f"no use of the name {what!r}: {did_you_mean(what, USES)}")
+    use: Use = build(USES.get(what), {"name": what, **options}, what)
+    return use
+
+
 def generate(
     directory: RunDir, what: str, options: Mapping[str, Any], out: str | Path | None = None
 ) -> dict[str, Any]:
@@ -67,9 +75,7 @@ def generate(
     Returns:
         The results by name.
     """
-    if what not in USES:
-        raise ConfigError(f"no use of the name {what!r}: {did_you_mean(what, USES)}")
-    use: Use = build(USES.get(what), {"name": what, **options}, what)
+    use = choose_use(what, options)
     folder = Path(out) if out is not None else directory.path / "generated"
     with with_threads(0):
         generators = ClientGenerators(load_run(directory, {}))

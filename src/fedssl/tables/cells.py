@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedssl.config import EXECUTION, MAIN_KEY, SECTIONS, Config
+from fedssl.config import EXECUTION, MAIN_KEY, SECTIONS, Config, flatten
 from fedssl.config import load as load_config
 from fedssl.errors import ConfigError
 from fedssl.tables.table import Column, Measure, Row, Table
@@ -86,13 +86,23 @@ def _cell(
     try:
         values = {**values_of(table, row, column), "seed": seed}
         config = load_config(values)
+        measure = table.measure_of(row, column)
+        _check_measure(measure)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     if overrides:
         config = load_config(values, overrides)
     if need_images:
         config = _with_file(config, values.get("data", {}).get("root", ""), table.label)
-    return Cell(row.name, column.name, seed, config, table.measure_of(row, column), folder(config))
+    return Cell(row.name, column.name, seed, config, measure, folder(config))
+
+
+def _check_measure(measure: Measure) -> None:
+    """Find a wrong option of `generate` before hours of training, and not after them."""
+    if measure.kind == "generate":
+        from fedssl.generative.use import choose_use
+
+        choose_use(measure.what, dict(flatten(measure.config)))
 
 
 def values_of(table: Table, row: Row, column: Column) -> dict[str, Any]:

@@ -24,11 +24,10 @@ from fedssl.experiment import with_machine_defaults
 from fedssl.generative.adapt import Adapt
 from fedssl.generative.fid import FID
 from fedssl.generative.restyle import ContentTransfer
-from fedssl.generative.use import USES
+from fedssl.generative.use import choose_use
 from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.training import autocast
 from fedssl.objectives.generative.adversarial import Adversarial
-from fedssl.options import build
 from fedssl.rng import torch_rng
 from fedssl.tables.table import Measure
 from fedssl.threads import with_threads
@@ -120,7 +119,7 @@ def evaluation_steps(config: Config, asked: Measure, count: int, styles: int = 1
     """
     if asked.kind != "generate":
         return 0.0
-    use = build(USES.get(asked.what), {"name": asked.what, **dict(flatten(asked.config))}, asked.what)
+    use = choose_use(asked.what, dict(flatten(asked.config)))
     batch, planned = config.train.batch_size, plan(config, count, styles)
     if isinstance(use, Adapt):
         new = config.partition.model_copy(update={"clients": use.clients, "workers": 0})
