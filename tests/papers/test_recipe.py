@@ -85,7 +85,7 @@ def test_files_that_extend_each_other_are_an_error(write: Write) -> None:
         ('title = "t"\n[[row]]\nname = "untrained"\n', "'untrained' is taken"),
         (f'title = "t"\n{ROW}[[ordering]]\nbetter = "a"\nworse = "A"\n', "ordering 1: unknown row 'A'"),
         (f'title = "t"\n{ROW}[[ordering]]\nbetter = "a"\nworse = 3\ncolumns = ["x"]\n', "unknown column 'x'"),
-        (f'title = "t"\n{ROW}[[ordering]]\nbetter = 3\nworse = "untrained"\n', "name at least one row"),
+        (f'title = "t"\n{ROW}[[ordering]]\nbetter = 3\nworse = "untrained"\n', "set at least one row"),
         (f'title = "t"\nmeasure = "linaer"\n{ROW}', "did you mean linear"),
         (f'title = "t"\nmeasure = "rounds-to"\n{ROW}', "rounds-to needs a target"),
         (f'title = "t"\n{ROW}[figure]\nkind = "sweep"\n', "a sweep needs `x`"),
@@ -105,7 +105,7 @@ def test_a_wrong_recipe_is_told_what_is_wrong_and_where(write: Write, text: str,
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="unknown recipe 'fedema-tabel3': did you mean fedema-table3"):
         load("fedema-tabel3")
-    with pytest.raises(ConfigError, match=r"no recipe nowhere.toml"):
+    with pytest.raises(ConfigError, match=r"cannot read recipe nowhere.toml"):
         load("nowhere.toml")
 
 

@@ -73,7 +73,7 @@ def test_rows_columns_and_the_first_seed_can_be_chosen(
         ("fedema-table3", {"rows": "FedEMU"}, "unknown row 'FedEMU': did you mean FedU"),
         ("fedema-table12", {"columns": "K = 5, 10 %,K = 5, 11 %"}, "unknown column 'K = 5'"),
         (None, {"rows": "FedU"}, "--rows needs a single table"),
-        ("fedema-table3", {"first_seed": 999, "seeds": 2}, "seeds 999 to 1000: those from 1000 on are for"),
+        ("fedema-table3", {"first_seed": 999, "seeds": 2}, "seeds 999 to 1000: seeds from 1000 on are for"),
         ("fedema-table3", {"first_seed": -1}, "--first-seed -1"),
     ],
 )
@@ -131,7 +131,7 @@ def test_the_table_grows_run_by_run(
         (
             "fedema-table3",
             "mini",
-            "needs cifar10_train.npz, and there is no cifar10_train.npz: give its folder",
+            "needs cifar10_train.npz, which is not at cifar10_train.npz: set data.root=FOLDER",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_dry_run_lists_cells_and_hours_and_runs_nothing(
     assert len(training.trained) == 1
     assert "| SimCLR | iid    | 2     | 2×1×5                 | 10          | 1 done, 1 missing    |" in text
     assert "| SimCLR | skewed | 2     | 2×1×5                 | 10          | 1 partial, 1 missing |" in text
-    assert "7 runs to do: about 0.0 hours of training here. An estimate" in text
+    assert "7 runs to do: about 0.0 hours of training here. The estimate" in text
     assert not (out / "mine-smoke.md").exists()
 
 

@@ -147,9 +147,9 @@ def test_a_trend_over_columns_is_judged_in_every_row(write: Write) -> None:
 @pytest.mark.parametrize(
     ("ordering", "problem"),
     [
-        ('better = "a"\n', "give better and worse, or monotone"),
+        ('better = "a"\n', "set better and worse, or monotone"),
         ('monotone = "up"\n', "monotone needs `x`"),
-        ('monotone = "up"\nbetter = "a"\n', "monotone takes no better"),
+        ('monotone = "up"\nbetter = "a"\n', "monotone cannot be combined with better"),
         ('better = "a"\nworse = "b"\nwithin = 1\nby = 2\n', "within does not go with by"),
         ('better = "a"\nworse = "b"\nrelation = ">="\n', "relation"),
         ('better = "a"\nworse = "b"\nat_least = 0\n', "at_least"),

@@ -64,7 +64,7 @@ def test_the_number_of_one_style(tmp_path: Path) -> None:
     assert take(tmp_path, Measure(kind="personal")).number == 60.0
     svhn = take(tmp_path, Measure(kind="personal", style="svhn"))
     assert (svhn.number, svhn.untrained) == (30.0, 10.0)
-    with pytest.raises(RunError, match="personal has no number of style 'mnits': did you mean mnist"):
+    with pytest.raises(RunError, match="personal has no style 'mnits': did you mean mnist"):
         take(tmp_path, Measure(kind="personal", style="mnits"))
 
 
@@ -90,7 +90,7 @@ def test_columns_are_compared_by_their_gain_over_a_row(write: Write) -> None:
     ("old", "new", "problem"),
     [
         ('over = "plain"', 'over = "plian"', "over: unknown row 'plian': did you mean plain"),
-        ('better = "hard"\nworse = "easy"', 'better = "styled"\nworse = "plain"', "name columns"),
+        ('better = "hard"\nworse = "easy"', 'better = "styled"\nworse = "plain"', "set columns"),
     ],
 )
 def test_a_gain_over_nothing_is_an_error(write: Write, old: str, new: str, problem: str) -> None:

@@ -44,7 +44,7 @@ def test_two_jobs_give_the_numbers_of_one(write: Write, tmp_path: Path) -> None:
         metrics = [tmp_path / name / planned[position].folder / "metrics.jsonl" for name in ("one", "two")]
         losses = [[line["loss"] for line in read_lines(file)] for file in metrics]
         assert losses[0] == losses[1]
-    assert "no number of style 'x'" in both[2].error  # the third waited for the run that it shares
+    assert "no style 'x'" in both[2].error  # the third waited for the run that it shares
 
 
 def test_a_worker_that_dies_fails_its_cell_alone(

@@ -1,4 +1,4 @@
-"""`fedssl reproduce`: the tables and figures of the papers, run here and set beside the papers' numbers."""
+"""`fedssl reproduce`: runs tables and figures of the papers and compares them with the papers' numbers."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def reproduce(
     store: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> list[Results]:
-    """Run what is missing of recipes, and write OUT/RECIPE-SCALE.md, .json and .png.
+    """Run the missing cells of recipes, and write OUT/RECIPE-SCALE.md, .json and .png.
 
     Args:
-        tables: the recipes; none: all of them that have the scale, or with `stored` any result there.
+        tables: the recipes; empty: all that have the scale, or with `stored`, all with results at it.
         scale: smoke, mini, midi or paper.
-        seeds: how many seeds; None: three, or with `stored` as many as there are.
-        first_seed: the first of them; from 1000 on, the results are labelled as tuning.
+        seeds: number of seeds; None: three, or with `stored`, all that are stored.
+        first_seed: the first seed; from 1000 on, the results are labeled as tuning.
         rows: names of the rows to run, separated by commas; empty: all.
-        columns: the same for columns.
+        columns: names of the columns to run, separated by commas; empty: all.
         jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
-        stored: take everything from the store, and train nothing.
-        dry_run: list what would run, and run nothing.
+        stored: take everything from the store, without training.
+        dry_run: list what would run, without running it.
         out: the folder for tables and runs.
-        store: the folder of results that are known, and of new ones. None: docs/results/cells in a checkout.
-        overrides: keys of the config that hold for every cell.
+        store: the folder of stored results. None: docs/results/cells in a checkout.
+        overrides: config keys for all cells.
 
     Returns:
         The results of each recipe.
@@ -89,7 +89,7 @@ def reproduce(
 
 
 def _show(campaign: Campaign, table: Table, seeds: int | None, console: Console) -> list[Results]:
-    """One table from the store, with all seeds that there are unless their number is given."""
+    """Show one table from the store, with all stored seeds unless their number is given."""
     archive = campaign.archive
     first, count = (campaign.first_seed, campaign.seeds)
     if seeds is None and archive is not None:

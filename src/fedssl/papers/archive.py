@@ -19,7 +19,7 @@ from fedssl.tables.runner import Outcome
 from fedssl.tables.store import Place, Store
 from fedssl.tables.table import Table
 
-# Overrides that change how a cell is run, and not what it is.
+# Overrides that change how a cell is run, but not its result.
 HOW = (*(f"{section}." for section in EXECUTION), "data.root", "device")
 
 
@@ -31,15 +31,15 @@ def open_archive(
     overrides: Mapping[str, Any],
     needed: bool,
 ) -> PapersArchive | None:
-    """The store, if it is for such results: of recipes as they are, at a real scale, with seeds of results.
+    """Open the store if it holds results of this kind: unchanged recipes at a real scale, no tuning seeds.
 
     Args:
-        folder: where it is; None: docs/results/cells in a checkout.
-        recipes: those of others than ours are stored only where `folder` says.
-        scale: smoke is not stored: it is there to see that everything runs.
-        first_seed: results of seeds on which settings are chosen are not stored.
-        overrides: with other settings than the recipe's, results are not the recipe's.
-        needed: whether it is an error if there is no store.
+        folder: its path; None: docs/results/cells in a checkout.
+        recipes: the recipes to run; those of users are only stored if `folder` is given.
+        scale: results at scale smoke are not stored, because it only shows that everything runs.
+        first_seed: results of tuning seeds are not stored.
+        overrides: results with settings that differ from the recipe's are not stored.
+        needed: whether to raise an error if there is no store.
     """
     changed = [key for key in overrides if not key.startswith(HOW)]
     why = (
@@ -54,7 +54,7 @@ def open_archive(
     where = Path(folder) if folder is not None else default_folder()
     foreign = [recipe.name for recipe in recipes if recipe.file != recipe_files().get(recipe.name)]
     if not why and folder is None and foreign:
-        why = f"{foreign[0]} is a recipe of yours; give a folder for its results with --store"
+        why = f"{foreign[0]} is not an included recipe; give a folder for its results with --store"
     if not why and where is None:
         why = "an installed package has no stored results; give their folder with --store"
     if needed and why:
@@ -63,13 +63,13 @@ def open_archive(
 
 
 def default_folder() -> Path | None:
-    """In a checkout: docs/results/cells. In an installed package there is none."""
+    """Return docs/results/cells in a checkout, None in an installed package."""
     root = Path(__file__).parents[3]
     return root / "docs" / "results" / "cells" if (root / "recipes").is_dir() else None
 
 
 class PapersArchive(Archive):
-    """A file for each paper and scale; a result serves all recipes of its paper with the same config."""
+    """A store with a file per paper and scale; a result serves all recipes of its paper with its config."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Store(folder))
@@ -83,23 +83,23 @@ class PapersArchive(Archive):
         return tuple(dict.fromkeys((*own, *others)))
 
     def panels(self, table: Table, outcome: Outcome) -> dict[str, Any]:
-        """Pictures show the first seed alone."""
+        """Return the picture data; pictures show the first seed only."""
         if outcome.cell.seed != 0 or table.figure is None:
             return {}
         try:
             return panel_data(table.figure.kind, outcome.path)
-        except RunError:  # the run does not have what the picture needs
+        except RunError:  # the run lacks the data for the picture
             return {}
 
 
 def paper_of(recipe: str) -> str:
-    """`fedema` of `fedema-table3`."""
+    """Return `fedema` for `fedema-table3`."""
     return recipe.partition("-")[0]
 
 
 @cache
 def _served(paper: str, scale: Scale) -> dict[str, tuple[Place, ...]]:
-    """By hash of the config, all cells of a paper's recipes at a scale."""
+    """Return all cells of a paper's recipes at a scale, by hash of the config."""
     found: dict[str, tuple[Place, ...]] = {}
     for name in titles():
         recipe = load(name)

@@ -19,7 +19,7 @@ def folder() -> Path:
 
 
 def recipe_files() -> dict[str, Path]:
-    """Every TOML file there, by name; Table 2 comes before Table 10."""
+    """Return every included TOML file by name, in natural order (Table 2 before Table 10)."""
     files = folder().glob("*.toml")
     return {file.stem: file for file in sorted(files, key=lambda file: _by_number(file.stem))}
 
@@ -29,8 +29,8 @@ def find(name: str, known: Callable[[], Iterable[str]], beside: Path | None = No
 
     Args:
         name: the name of an included recipe, or a path that ends in .toml.
-        known: names to propose if there is no such recipe. They are read only then: it takes a second.
-        beside: a folder to look in first.
+        known: returns names to suggest if there is no such recipe; only called then, because it is slow.
+        beside: a folder to search first.
     """
     if name.endswith(".toml"):
         return Path(name)
@@ -47,11 +47,11 @@ def read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"no recipe {file}: {error.strerror}") from None
+        raise ConfigError(f"cannot read recipe {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """`fedema-table10` as words and numbers, so that it sorts behind `fedema-table2`."""
+    """Split `fedema-table10` into words and numbers, so that it sorts after `fedema-table2`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -41,7 +41,7 @@ class Pages:
         self.stored = Stored(root / "docs" / "results" / "cells")
 
     def files(self) -> Iterator[Path]:
-        """The pages that have generated blocks."""
+        """Return the pages that contain generated blocks."""
         for file in (self.root / "README.md", *sorted((self.root / "docs").rglob("*.md"))):
             if "<!-- stored: " in file.read_text(encoding="utf-8"):
                 yield file
@@ -55,14 +55,14 @@ class Pages:
         return {(given[1], given[2]) for given in words if given[0] == "table" and len(given) == 3}
 
     def filled(self, file: Path) -> str:
-        """The page with its blocks as the store has them."""
+        """Return the page with its blocks filled from the store."""
         return BLOCK.sub(lambda found: self._block(found["what"], file), file.read_text(encoding="utf-8"))
 
     def write(self) -> list[Path]:
-        """Fill all blocks, and draw their pictures.
+        """Fill all blocks and draw their pictures.
 
         Returns:
-            The pages that are different now.
+            The pages that changed.
         """
         changed = []
         for file in self.files():
@@ -88,7 +88,7 @@ class Pages:
         return f"<!-- stored: {what} -->{gap}{text}{gap}<!-- end -->"
 
     def _table(self, name: str, at: str) -> str:
-        """What has been measured of a table: numbers, picture, verdicts, and what is out of date."""
+        """Return what is stored of a table: numbers, picture, verdicts, and out-of-date results."""
         results = self.stored.table(name, _scale(at))
         judged = [each for each in results.orderings() if each.verdict.n]
         left = len(results.orderings()) - len(judged)
@@ -126,7 +126,7 @@ def _scale(name: str) -> Scale:
 
 
 def main() -> None:
-    """Fill the blocks of the checkout that this file is in."""
+    """Fill the blocks of the checkout that contains this file."""
     for file in Pages(Path(__file__).parents[3]).write():
         sys.stdout.write(f"wrote {file}\n")
 

@@ -1,6 +1,6 @@
-"""Pictures of recipes; some are a panel for each row and column, not lines in one diagram.
+"""Pictures of recipes that have a panel per row and column instead of lines in one diagram.
 
-What a panel shows is plain data, computed from a run or found in the store.
+The content of a panel is plain data, computed from a run or read from the store.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Data = dict[str, Any]
 
 
 def draw(results: Results, file: Path) -> bool:
-    """The picture that the recipe asks for; false if there is nothing to draw yet."""
+    """Draw the recipe's picture; returns false if there is nothing to draw yet."""
     assert results.table.figure is not None
     kinds = {"landscape": draw_landscapes, "style": draw_styles}
     return kinds.get(results.table.figure.kind, figure.draw)(results, file)
 
 
 def panel_data(kind: str, path: Path) -> dict[str, Data]:
-    """By kind, the data of the panel that a run has in a picture; nothing if it is of another kind."""
+    """Return the data of a run's panel by kind; empty if its picture has no panels."""
     makers = {"landscape": _landscape, "style": _style}
     return {kind: makers[kind](path)} if kind in makers else {}
 
 
 def draw_landscapes(results: Results, file: Path) -> bool:
-    """The way of the global model over the loss, for the first seed of every cell."""
+    """Draw the path of the global model over the loss, for the first seed of every cell."""
     from matplotlib.figure import Figure
 
     found = _panels(results, "landscape")
@@ -52,7 +52,7 @@ def draw_landscapes(results: Results, file: Path) -> bool:
 
 
 def draw_styles(results: Results, file: Path) -> bool:
-    """Style features of all clients, by client and by style, for the first seed of every cell."""
+    """Draw style features of all clients by client and by style, for the first seed of every cell."""
     from matplotlib.figure import Figure
 
     from fedssl.papers.analysis.style import StyleMap
@@ -100,14 +100,14 @@ def _style(path: Path) -> Data:
 
 
 def _short(numbers: Any) -> Any:
-    """Nested lists of numbers with four significant digits: more than a picture shows."""
+    """Round nested lists of numbers to four significant digits, more than a picture can show."""
     if np.ndim(numbers):
         return [_short(number) for number in numbers]
     return float(f"{float(numbers):.4g}")
 
 
 def _panels(results: Results, kind: str) -> dict[str, Data | str]:
-    """By row and column, the data of the first seed; a text where a run does not have what is needed."""
+    """Return the data of the first seed by row and column; a message if a run lacks them."""
     many = len(results.columns) > 1
     found: dict[str, Data | str] = {}
     for row in results.rows:
@@ -116,7 +116,7 @@ def _panels(results: Results, kind: str) -> dict[str, Data | str]:
             if outcome is not None and not outcome.error:
                 name = f"{row}, {column}" if many else row
                 if outcome.record is not None:
-                    found[name] = outcome.record.panels.get(kind, "stored without its picture")
+                    found[name] = outcome.record.panels.get(kind, "stored without the data of its picture")
                 else:
                     found[name] = _of_run(kind, outcome.path)
     return found
@@ -125,7 +125,7 @@ def _panels(results: Results, kind: str) -> dict[str, Data | str]:
 def _of_run(kind: str, path: Path) -> Data | str:
     try:
         return panel_data(kind, path)[kind]
-    except RunError as error:  # an earlier command may have made it without keeping its checkpoints
+    except RunError as error:  # an earlier command may have run it without keeping its checkpoints
         return str(error)
 
 
@@ -138,7 +138,7 @@ def _draw_landscape(plot: Any, axes: Any, name: str, seen: Data | str) -> None:
         axes.text(0.5, 0.5, textwrap.fill(seen, 50), ha="center", va="center", fontsize=7)
         axes.set_axis_off()
         return
-    # Far from the path the loss may be huge: levels follow its quantiles, not its range.
+    # Far from the path the loss may be huge, so levels follow its quantiles, not its range.
     losses, path = np.asarray(seen["losses"]), np.asarray(seen["path"])
     levels = np.unique(np.quantile(losses, np.linspace(0, 1, 16)))
     if len(levels) > 1:
@@ -148,6 +148,6 @@ def _draw_landscape(plot: Any, axes: Any, name: str, seen: Data | str) -> None:
     axes.plot(*path.T, color="white", lw=1.2, marker="o", ms=3)
     axes.plot(*path[0], marker="s", color="tab:orange", ms=7, label=f"round {first}")
     axes.plot(*path[-1], marker="*", color="tab:red", ms=12, label=f"round {last}")
-    axes.set_title(f"{name} ({100 * seen['explained']:.0f} % of the way is in this plane)", fontsize=8)
+    axes.set_title(f"{name} ({100 * seen['explained']:.0f} % of the variance in this plane)", fontsize=8)
     axes.legend(fontsize=7, loc="best")
     axes.tick_params(labelsize=7)

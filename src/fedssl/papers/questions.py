@@ -1,4 +1,4 @@
-"""Short answers from the store: a question, the numbers of a few cells, and how to read them."""
+"""Short answers from the store: a question, the numbers of a few cells, and a conclusion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cells(Options):
 
     table: str
     scale: Scale
-    label: str = Field("", description="what is said before the numbers")
+    label: str = Field("", description="text before the numbers")
     cells: dict[str, tuple[str, str]]
 
 
@@ -51,7 +51,7 @@ def _shown(stored: Stored, part: Cells) -> str:
 
 
 def _number(results: Results, row: str, column: str) -> str:
-    """A mean; where it does not count any more, it says so."""
+    """Return a mean, or mark it if it is out of date."""
     known = results.known(row, column)
     if known is not None:
         return f"{mean_and_spread(known)[0]:.1f}"

@@ -1,6 +1,6 @@
 """A recipe: a table or figure of a paper at several scales (see docs/recipes.md).
 
-Reading recipes needs neither PyTorch nor the config's parts, so that `fedssl list recipes` answers at once.
+Reading recipes needs neither PyTorch nor the parts of the config, so that `fedssl list recipes` is fast.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SCALES: tuple[Scale, ...] = ("smoke", "mini", "midi", "paper")
 
 
 class _Scaled(table.Axis):
-    """What rows and columns of a recipe have beyond those of a table."""
+    """Fields of a recipe's rows and columns in addition to those of a table."""
 
-    scale: dict[Scale, dict[str, Any]] = Field({}, description="further keys at one scale")
-    scales: tuple[Scale, ...] = Field(SCALES, description="the scales that have it")
+    scale: dict[Scale, dict[str, Any]] = Field({}, description="additional keys at one scale")
+    scales: tuple[Scale, ...] = Field(SCALES, description="the scales that include it")
 
     def at(self, scale: Scale) -> dict[str, Any]:
-        """Its fields at one scale, as those of a table's row or column."""
+        """Return the fields of a table's row or column at one scale."""
         from fedssl.tables.cells import overlay
 
         kept = self.model_dump(exclude={"scale", "scales", "config"})
@@ -44,18 +44,18 @@ class Row(_Scaled, table.Row):
 
 
 class Recipe(Options):
-    """What to run, what the paper found, and what it claims."""
+    """What to run, the paper's numbers, and its claims."""
 
     name: str
     file: Path
     title: str
     paper: str = Field("", description="which paper")
-    source: str = Field("", description="which table or figure of it")
-    notes: str = Field("", description="what a reader of the numbers should know")
-    measure: dict[str, Any] = Field({}, description="what the numbers are; default: the linear probe")
-    base: dict[str, Any] = Field({}, description="keys of every cell")
+    source: str = Field("", description="which table or figure of the paper")
+    notes: str = Field("", description="notes for readers of the numbers")
+    measure: dict[str, Any] = Field({}, description="what the numbers measure; default: the linear probe")
+    base: dict[str, Any] = Field({}, description="keys of all cells")
     scale: dict[Scale, dict[str, Any]] = Field(
-        {}, description="further keys at one scale; `measure` as for the recipe"
+        {}, description="additional keys at one scale; `measure` as for the recipe"
     )
     scales: tuple[Scale, ...] = Field(SCALES, description="the scales it can run at")
     columns: tuple[Column, ...]
@@ -64,7 +64,7 @@ class Recipe(Options):
     figure: Figure | None = None
 
     def at(self, scale: Scale) -> Table:
-        """The table that it is at one scale."""
+        """Return the recipe's table at one scale."""
         from fedssl.tables.cells import overlay
 
         keys = dict(self.scale.get(scale, {}))
@@ -94,13 +94,13 @@ TABLES = ("column", "row", "ordering", "figure")
 
 
 def titles() -> dict[str, str]:
-    """Every recipe with its title; files without rows are there to be extended."""
+    """Return every recipe with its title; files without rows only exist to be extended."""
     found = {name: read(file) for name, file in recipe_files().items()}
     return {name: _heading(values) for name, values in found.items() if "row" in values}
 
 
 def load(name: str) -> Recipe:
-    """A recipe by name, or from a TOML file of yours."""
+    """Load a recipe by name, or from your own TOML file."""
     file = find(name, titles)
     values = _extended(file)
     where = file.name
@@ -129,7 +129,7 @@ def load(name: str) -> Recipe:
 
 
 def _extended(file: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The file's values over those of the file it extends."""
+    """Merge the file's values over those of the file it extends."""
     values = read(file)
     if "extends" not in values:
         return values

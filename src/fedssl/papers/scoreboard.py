@@ -1,4 +1,4 @@
-"""The scoreboard: every ordering of the five papers, at the largest scale at which it has been measured."""
+"""The scoreboard: every ordering of the five papers at the largest scale that has been measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedssl.tables.results import Judged, Results
 from fedssl.tables.store import Difference
 from fedssl.tables.table import Ordering
 
-# Recipe prefix: the paper, and the page of its results.
+# Recipe prefix: the paper, and its page of results.
 PAPERS = {
     "fedema": ("FedSSL and FedEMA", "fedema.md"),
     "ldawa": ("L-DAWA", "l-dawa.md"),
@@ -30,14 +30,14 @@ class Line:
     """A line of the scoreboard.
 
     Attributes:
-        recipe: the table that it is of.
+        recipe: the recipe that the ordering is from.
         claim: the ordering in words.
-        own: whether the ordering is the paper's; follow-ups are ours.
-        comparisons: how many comparisons it stands for: more than one if they are not measured.
-        paper: the paper's differences; None where they are not known.
-        scale: where it was measured; empty: nowhere.
-        judged: the verdict there.
-        was: the difference that was published and does not count any more.
+        own: whether the ordering is in the paper; follow-ups are ours.
+        comparisons: number of comparisons in the line: more than one if they are not measured.
+        paper: the paper's differences; None if unknown.
+        scale: the scale of the measurement; empty: not measured.
+        judged: the verdict at that scale.
+        was: a published difference that is out of date.
     """
 
     recipe: Recipe
@@ -54,7 +54,7 @@ class Line:
 
 
 def lines(stored: Stored, paper: str) -> list[Line]:
-    """Every ordering of a paper's recipes."""
+    """Return every ordering of a paper's recipes."""
     return [
         line
         for recipe in recipes_of(tuple(PAPERS))[paper]
@@ -64,7 +64,7 @@ def lines(stored: Stored, paper: str) -> list[Line]:
 
 
 def _lines(stored: Stored, recipe: Recipe, ordering: Ordering) -> Iterator[Line]:
-    """A line for each comparison that has been measured, now or before, and one for all others together."""
+    """Return a line per comparison that has been measured, now or before, and one for all others together."""
     own = not ("not in the paper" in recipe.source + ordering.claim or recipe.source.startswith("follow-up"))
     found: dict[tuple[str, str], Line] = {}
     for scale in stored.scales(recipe):
@@ -84,7 +84,7 @@ def _lines(stored: Stored, recipe: Recipe, ordering: Ordering) -> Iterator[Line]
 
 
 def _judged(stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering) -> Iterator[Judged]:
-    """What has been measured of an ordering at a scale."""
+    """Return the measurements of an ordering at a scale."""
     for each, judged in stored.table(recipe.name, scale).by_ordering():
         if each == ordering:
             yield from (line for line in judged if line.verdict.n)
@@ -93,7 +93,7 @@ def _judged(stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering) ->
 def _outdated(
     stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering
 ) -> Iterator[tuple[Judged, Difference]]:
-    """What was published of an ordering and has not been measured again."""
+    """Return the published differences of an ordering that are out of date."""
     results = stored.table(recipe.name, scale)
     for each, judged in results.by_ordering():
         for line in judged if each == ordering else ():
@@ -103,17 +103,17 @@ def _outdated(
 
 
 def _tested(judged: Judged | None) -> bool:
-    """Whether there is more than a single seed."""
+    """Whether there is more than one seed."""
     return judged is not None and judged.verdict.n > 1
 
 
 def _unmeasured(
     recipe: Recipe, ordering: Ordering, measured: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], float | None]:
-    """Comparisons of an ordering at any scale that have not been measured, with the paper's difference."""
+    """Return the unmeasured comparisons of an ordering at any scale, with the paper's difference."""
     found: dict[tuple[str, str], float | None] = {}
     for scale in reversed(recipe.scales):
-        if scale == "smoke":  # there to see that everything runs
+        if scale == "smoke":  # scale smoke only shows that everything runs
             continue
         for each, judged in Results(recipe.at(scale), 1, {}, []).by_ordering():
             if each == ordering:
@@ -127,16 +127,16 @@ def _unmeasured(
 
 
 def summary(stored: Stored) -> str:
-    """One line for all papers."""
+    """Summarize all papers in one line."""
     return _count([line for paper in PAPERS for line in lines(stored, paper)], "the five papers'")
 
 
 def scoreboard(stored: Stored, shown: Collection[tuple[str, str]] = ()) -> str:
-    """A section for each paper, the orderings of follow-ups of ours after the paper's own.
+    """Return a section for each paper, with the paper's own orderings before our follow-ups.
 
     Args:
         stored: the results.
-        shown: names and scales of the tables that are on the papers' pages, to which lines link.
+        shown: names and scales of the tables on the papers' pages, which are linked.
     """
     parts = [f"**{summary(stored)}**"]
     for paper, (title, page) in PAPERS.items():
@@ -207,7 +207,7 @@ def _row(line: Line, page: str, shown: Collection[tuple[str, str]]) -> list[str]
 
 
 def anchor(name: str, scale: str) -> str:
-    """Of the heading above a generated table (see `fedssl.papers.pages`)."""
+    """Return the anchor of the heading above a generated table (see `fedssl.papers.pages`)."""
     return f"{name}-at-scale-{scale}"
 
 

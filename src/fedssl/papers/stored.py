@@ -1,4 +1,4 @@
-"""Tables of the papers as the store has them, without training."""
+"""Tables of the papers from the store, without training."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Stored:
         self._tables: dict[tuple[str, str], Results] = {}
 
     def scales(self, recipe: Recipe) -> list[Scale]:
-        """The scales at which there is any result of a recipe, the largest first."""
+        """Return the scales at which a recipe has results, largest first."""
         return [scale for scale in reversed(SCALES) if (recipe.name, scale) in self._known]
 
     def names(self, scale: str) -> list[str]:
-        """The recipes of which there is any result at a scale, in the order of their numbers."""
+        """Return the recipes with results at a scale, in the order of their numbers."""
         return [name for name in recipe_files() if (name, scale) in self._known]
 
     def table(self, name: str, scale: Scale) -> Results:
-        """A table with all seeds that there are."""
+        """Return a table with all stored seeds."""
         if (name, scale) not in self._tables:
             table = recipe(name).at(scale)
             first, seeds = self.archive.range_of_seeds([table])
@@ -44,18 +44,18 @@ class Stored:
 
 @cache
 def recipe(name: str) -> Recipe:
-    """A recipe of ours; reading it again gives the same."""
+    """Return an included recipe; cached."""
     return load(name)
 
 
 @cache
 def recipes_of(papers: tuple[str, ...]) -> Mapping[str, Sequence[Recipe]]:
-    """By paper, its recipes in the order of their numbers."""
+    """Return the recipes of each paper, in the order of their numbers."""
     return {paper: [recipe(name) for name in titles() if name.partition("-")[0] == paper] for paper in papers}
 
 
 def measured(results: Results) -> Results:
-    """Only the rows and columns of which there is a number, now or out of date."""
+    """Select the rows and columns that have a number, current or out of date."""
     there = {(outcome.cell.row, outcome.cell.column) for outcome in results.outcomes}
     there |= results.means.keys()
     there |= {(cell.row, cell.column) for cell in results.planned if cell.name in results.stale}

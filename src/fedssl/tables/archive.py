@@ -1,4 +1,4 @@
-"""Between campaigns and the store: what is known of a cell, and what is kept of one that has finished."""
+"""The link between campaigns and the store: finds stored cells, and stores finished ones."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from fedssl.tables.table import Measure, Table
 class Archive:
     """Reads and writes a store for the tables of a campaign.
 
-    Subclasses know more: which file a table's results go to, what else a result serves, and data of pictures.
+    Subclasses define the file for a table's results, the other cells that a result serves, and picture data.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def file(self, table: Table) -> str:
-        """The store's file for results of this table."""
+        """Return the store's file for results of this table."""
         return table.name
 
     def places(self, table: Table, cell: Cell) -> tuple[Place, ...]:
-        """The cells of tables that a result serves."""
+        """Return the cells of tables that a result serves."""
         return (place_of(table, cell),)
 
     def panels(self, table: Table, outcome: Outcome) -> dict[str, Any]:
-        """Data of the table's picture that are neither numbers nor curves, by kind."""
+        """Return picture data that are neither numbers nor curves, by kind."""
         return {}
 
     def find(self, table: Table, cell: Cell) -> Outcome | Stale | None:
-        """What the store has of a cell; None if it lacks the number that the table wants."""
+        """Return the stored result of a cell; None if it lacks the number that the table needs."""
         found = self.store.find(cell, place_of(table, cell))
         if not isinstance(found, Record):
             return found
@@ -56,12 +56,12 @@ class Archive:
         return Outcome(cell, path, reading.number, reading.untrained, found.seconds, record=found)
 
     def mean(self, table: Table, cell: Cell) -> Number | Stale | None:
-        """What the store has of a cell of which only the mean over seeds was published."""
+        """Return the stored result of a cell if only the mean over seeds was published."""
         found = self.store.find(cell, place_of(table, cell), several=True)
         return found.number(cell.measure) if isinstance(found, Record) else found
 
     def differences(self, table: Table) -> dict[tuple[str, str], Difference]:
-        """Published differences of the table's orderings, by text and place."""
+        """Return published differences of the table's orderings, by text and place."""
         return {
             (each.text, each.where): each
             for each in self.store.differences
@@ -69,7 +69,7 @@ class Archive:
         }
 
     def seeds(self, table: Table) -> set[int]:
-        """Seeds of which the store has results in the table."""
+        """Return the seeds of the table that have stored results."""
         return self.store.seeds(
             Place(table=table.name, scale=table.scale, row=row.name, column=column.name)
             for row in table.rows
@@ -77,12 +77,12 @@ class Archive:
         )
 
     def range_of_seeds(self, tables: Sequence[Table]) -> tuple[int, int]:
-        """The first seed of the results that there are, and how many; 0 and 3 if there are none."""
+        """Return the first stored seed and the number of seeds; 0 and 3 without stored results."""
         seeds = {seed for table in tables for seed in self.seeds(table)}
         return (min(seeds), max(seeds) - min(seeds) + 1) if seeds else (0, 3)
 
     def keep(self, table: Table, outcome: Outcome) -> None:
-        """Write a line for a cell that has finished, or failed."""
+        """Store a line for a cell that finished or failed."""
         if outcome.record is None:
             record = record_of(table, outcome)
             places = self.places(table, outcome.cell)
@@ -95,7 +95,7 @@ def place_of(table: Table, cell: Cell) -> Place:
 
 
 def record_of(table: Table, outcome: Outcome) -> Record:
-    """A line of the store from the folder of a run."""
+    """Create a line of the store from the folder of a run."""
     config = portable(outcome.cell.config)
     base = Record(config=config, seed=outcome.cell.seed, key=digest(config), run=outcome.path.name)
     if outcome.error:
@@ -115,12 +115,12 @@ def record_of(table: Table, outcome: Outcome) -> Record:
 
 
 def _numbers(outcome: Outcome, result: dict[str, Any]) -> list[Number]:
-    """The cell's number, and what else was measured of the run."""
+    """Return the cell's number, and other measurements of the run."""
     entries = [entry for entry in result["probes"] if entry["protocol"] in ("linear", "knn")]
     entries += [entry for entry in read_lines(outcome.path / "evaluations.jsonl") if "accuracy" in entry]
     kept: list[tuple[Measure, float, float | None]] = []
     for entry in entries:
-        with suppress(ValidationError):  # a protocol of the user's own
+        with suppress(ValidationError):  # a user's own protocol
             measure = Measure(kind=entry["protocol"], config=entry.get("overrides", {}))
             if not same(measure, outcome.cell.measure):
                 untrained = entry.get("untrained")
@@ -139,7 +139,7 @@ def _numbers(outcome: Outcome, result: dict[str, Any]) -> list[Number]:
 
 
 def _curves(table: Table, outcome: Outcome) -> dict[str, dict[str, list[list[float]]]]:
-    """Empty where a run has no such numbers, so that nobody looks for them again."""
+    """Return the curves; empty if the run lacks these numbers, so that they are not searched for again."""
     return {key: curves.pack(outcome.points(key)) for key in _wanted(table, outcome.cell)}
 
 
@@ -169,7 +169,7 @@ def _reading(record: Record, cell: Cell) -> Reading | None:
 
 
 def with_archive(results: Results, archive: Archive) -> Results:
-    """Results with everything that the archive has of their cells."""
+    """Add archived results to the results of a table."""
     outcomes: list[Outcome] = []
     stale: dict[str, Stale] = {}
     means: dict[tuple[str, str], Number] = {}

@@ -1,4 +1,4 @@
-"""Runs tables: what is missing of them, with their pages written as cells finish."""
+"""Runs the missing cells of tables and writes their pages as cells finish."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Summarize = Callable[[Results], str]
 
 
 def summary_page(results: Results) -> str:
-    """What is printed at the end: numbers, then orderings."""
+    """Return what is printed at the end: numbers, then orderings."""
     return f"{heading(results)}\n\n{table(results)}\n\n{orderings(results)}".rstrip()
 
 
@@ -39,16 +39,16 @@ class Campaign:
     """Several tables with the same seeds.
 
     Attributes:
-        tables: what to run.
-        seeds: how many seeds.
-        first_seed: the first of them; from 1000 on, the results are labelled as tuning.
-        overrides: keys of the config that hold for every cell.
-        rows, columns: names of those to run, separated by commas; empty: all. Only with a single table.
+        tables: the tables to run.
+        seeds: number of seeds.
+        first_seed: the first seed; from 1000 on, the results are labeled as tuning.
+        overrides: config keys for all cells.
+        rows, columns: names of those to run, separated by commas; empty: all. For a single table only.
         out: the folder for pages and runs.
         jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
-        archive: results that are there already, and where new ones are kept; None: only in OUT.
-        draw: draws a table's figure into a file; false if there is nothing to draw yet.
-        summarize: what is printed of a table at its end.
+        archive: existing results, and where new ones are stored; None: only in OUT.
+        draw: draws a table's figure into a file; returns false if there is nothing to draw yet.
+        summarize: returns what is printed of a table at its end.
     """
 
     tables: Sequence[Table]
@@ -81,16 +81,16 @@ class Campaign:
         if failed:
             names = ", ".join(each.table.name for each in results if each.failures)
             raise RunError(
-                f"{failed} cells failed ({names}); the tables say why, and the same command tries them again"
+                f"{failed} cells failed ({names}); the tables give the reasons; the same command retries them"
             )
         return results
 
     def show(self, console: Console) -> list[Results]:
-        """Write pages and pictures from the archive alone."""
+        """Write pages and pictures from the archive only."""
         return [_Progress(self, each).finish(console) for each in self.plan(need_images=False)]
 
     def estimate(self, console: Console) -> None:
-        """What would run, and what it would cost here."""
+        """Print what would run, and the estimated cost."""
         listing = DryRun(self.out / "runs", console)
         for each in self.plan():
             stored = {outcome.cell.name for outcome in each.outcomes if not outcome.error}
@@ -98,7 +98,7 @@ class Campaign:
         listing.summary()
 
     def plan(self, need_images: bool = True) -> list[Results]:
-        """Each table with its cells, and with what the archive has of them."""
+        """Return each table with its cells and their archived results."""
         if self.jobs < 1:
             raise ConfigError(f"--jobs {self.jobs}: at least 1 is needed")
         selection = {key: names for key in ("rows", "columns") if (names := getattr(self, key))}
@@ -115,7 +115,7 @@ class Campaign:
         return found
 
     def _run_missing(self, tables: Sequence[_Progress], console: Console) -> None:
-        """Of all tables together, so that no job waits for the last cell of a table."""
+        """Run all tables together, so that no worker idles at the end of a table."""
         runs = self.out / "runs"
         work = [(each, cell) for each in tables for cell in each.missing]
         pace = Pace([(cell, locate(runs, cell)) for _, cell in work])
@@ -132,7 +132,7 @@ class Campaign:
             )
 
     def write(self, results: Results, with_picture: bool) -> None:
-        """After every run, so that a stopped table has what there is; the picture comes at the end."""
+        """Write the page after every run, so that a stop loses nothing; draw the picture at the end."""
         name = results.file_name
         self.out.mkdir(parents=True, exist_ok=True)
         wanted = with_picture and results.table.figure is not None
@@ -143,7 +143,7 @@ class Campaign:
 
 
 class _Progress:
-    """A table of a campaign, and how far it is."""
+    """A table of a campaign and its progress."""
 
     def __init__(self, campaign: Campaign, found: Results) -> None:
         self.campaign, self.found = campaign, found
@@ -151,7 +151,7 @@ class _Progress:
 
     @property
     def missing(self) -> list[Cell]:
-        """Cells without a number; a failed one is tried again."""
+        """Return cells without a number; failed ones are tried again."""
         done = {name for name, outcome in self._outcomes.items() if not outcome.error}
         return [cell for cell in self.found.planned if cell.name not in done]
 

@@ -1,4 +1,4 @@
-"""The cells of a table: every row in every column with every seed, each with its config and its folder."""
+"""The cells of a table: every row in every column with every seed, each with its config and folder."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedssl.config import load as load_config
 from fedssl.errors import ConfigError
 from fedssl.tables.table import Column, Measure, Row, Table
 
-# Limits that refuse a broken upload: they make no difference to a run in which none is, and one in which some
-# are says so in its metrics.
+# Limits that refuse invalid uploads. They do not affect a run without invalid uploads, and the metrics of a
+# run record every refusal.
 GUARDS = {"participation": ("max_change",)}
 
-TUNING_SEEDS = 1000  # seeds from here on are for choosing settings; results use those below
+TUNING_SEEDS = 1000  # seeds from here on are for choosing settings; results use smaller seeds
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the table: a run, and what is measured of it."""
+    """One number of the table: a run, and what to measure of it."""
 
     row: str
     column: str
     seed: int
     config: Config
     measure: Measure
-    folder: str  # of the run, named by what its config says
+    folder: str  # the run's folder, named after its config
 
     @property
     def name(self) -> str:
@@ -41,14 +41,14 @@ class Cell:
 def cells(
     table: Table, seeds: int, overrides: Mapping[str, Any], first_seed: int = 0, need_images: bool = True
 ) -> list[Cell]:
-    """Seed by seed, so that a table that is stopped half-way has whole rows of fewer seeds.
+    """Return all cells by seed, so that a table that is stopped early has complete rows of fewer seeds.
 
     Args:
         table: the table.
-        seeds: how many seeds.
-        overrides: keys of the config that hold for every cell.
-        first_seed: the first of them.
-        need_images: whether the table's files of images have to be there.
+        seeds: number of seeds.
+        overrides: config keys for all cells.
+        first_seed: the first seed.
+        need_images: whether the table's image files must exist.
     """
     _check_seeds(seeds, first_seed, overrides)
     first = [
@@ -60,7 +60,7 @@ def cells(
 
 
 def _with_seed(cell: Cell, seed: int) -> Cell:
-    """The same with another seed; checking a config again takes much longer."""
+    """Change the seed only, because validating a config again takes much longer."""
     config = cell.config.model_copy(update={"seed": seed})
     return replace(cell, seed=seed, config=config, folder=folder(config))
 
@@ -74,8 +74,8 @@ def _check_seeds(seeds: int, first_seed: int, overrides: Mapping[str, Any]) -> N
         raise ConfigError(f"seed={overrides['seed']}: choose seeds with --first-seed and --seeds")
     if first_seed < TUNING_SEEDS < first_seed + seeds:
         raise ConfigError(
-            f"seeds {first_seed} to {first_seed + seeds - 1}: those from {TUNING_SEEDS} on are for tuning, "
-            "and are never mixed with others"
+            f"seeds {first_seed} to {first_seed + seeds - 1}: seeds from {TUNING_SEEDS} on are for tuning "
+            "and cannot be mixed with others"
         )
 
 
@@ -98,7 +98,7 @@ def _cell(
 
 
 def _check_measure(measure: Measure) -> None:
-    """Find a wrong option of `generate` before hours of training, and not after them."""
+    """Check the options of `generate` before training instead of after hours of it."""
     if measure.kind == "generate":
         from fedssl.generative.use import choose_use
 
@@ -106,12 +106,12 @@ def _check_measure(measure: Measure) -> None:
 
 
 def values_of(table: Table, row: Row, column: Column) -> dict[str, Any]:
-    """What the table says about one cell: base, column, row, each over the one before."""
+    """Return a cell's settings: base, column and row, each overriding the previous."""
     return overlay(overlay(overlay({}, table.base), column.config), row.config)
 
 
 def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` on top. Where it names a part (a method, a partition), keys of another part are dropped."""
+    """Merge `over` into a config. A change of implementation drops the keys of the previous one."""
     merged = dict(under)
     for section, given in over.items():
         main = MAIN_KEY.get(section)
@@ -127,7 +127,7 @@ def overlay(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _with_file(config: Config, file: str, what: str) -> Config:
-    """A file or folder that the table names is looked for in the folder that data.root gives."""
+    """Look up a file or folder that the table names in the folder data.root."""
     data = config.data
     path = Path(data.root).expanduser()
     inside = path / Path(file).name
@@ -137,16 +137,16 @@ def _with_file(config: Config, file: str, what: str) -> Config:
         return config
     if not path.exists():
         raise ConfigError(
-            f"{what} needs {path.name}, and there is no {path}: give its folder, data.root=FOLDER"
+            f"{what} needs {path.name}, which is not at {path}: set data.root=FOLDER to its folder"
         )
     return config.model_copy(update={"data": data.model_copy(update={"root": str(path.resolve())})})
 
 
 def locate(runs: Path, cell: Cell) -> Path:
-    """Where the run of a cell is, or is to be.
+    """Return where the run of a cell is or will be stored.
 
-    A run of an older version is found again if its config, with the defaults of keys that are new since,
-    says the same.
+    A run of an older version is found again if its config, completed with the defaults of newer keys, is
+    the same.
     """
     path = runs / cell.folder
     if not (path / "config.toml").exists():
@@ -154,19 +154,19 @@ def locate(runs: Path, cell: Cell) -> Path:
             try:
                 if folder(load_config(other)) == cell.folder:
                     return other.parent
-            except ConfigError:  # a key that is gone: not the same
+            except ConfigError:  # a key that no longer exists: not the same config
                 continue
     return path
 
 
 def folder(config: Config) -> str:
-    """`cifar10-byol-fedema-s0-1a2b3c4d`: the same config is the same run, in whichever table it stands."""
+    """Return `cifar10-byol-fedema-s0-1a2b3c4d`: the same config gives the same run in every table."""
     words = (*about(config), f"s{config.seed}", digest(_computed(config)))
     return re.sub(r"[^\w.-]+", "_", "-".join(words))
 
 
 def about(config: Config) -> tuple[str, str, str]:
-    """Data, objective and method."""
+    """Return data, objective and method."""
     data = (
         Path(config.data.root).stem.removesuffix("_train") if config.data.name == "npz" else config.data.name
     )
@@ -174,7 +174,7 @@ def about(config: Config) -> tuple[str, str, str]:
 
 
 def portable(config: Config) -> dict[str, Any]:
-    """What the config computes, without its seed and without what this machine has: device, folders."""
+    """Return what the config computes, without its seed and machine-specific keys (device, folders)."""
     values = {key: value for key, value in _computed(config).items() if key not in ("seed", "device")}
     root = Path(config.data.root).name if config.data.name in ("npz", "folder") else ""
     found: dict[str, Any] = json.loads(json.dumps({**values, "data": {**values["data"], "root": root}}))
@@ -182,7 +182,7 @@ def portable(config: Config) -> dict[str, Any]:
 
 
 def _computed(config: Config) -> dict[str, Any]:
-    """The keys that make a difference to the numbers."""
+    """Return the keys that affect the numbers."""
     what = {key: value for key, value in config.to_dict().items() if key not in EXECUTION}
     for section, guards in GUARDS.items():
         what[section] = {key: value for key, value in what[section].items() if key not in guards}
@@ -190,5 +190,5 @@ def _computed(config: Config) -> dict[str, Any]:
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """Eight characters that stand for the values."""
+    """Return an eight-character hash of the values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""`fedssl compare`: settings against each other, over seeds, named as the user named them."""
+"""`fedssl compare`: compare settings over several seeds."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class File(Options):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to compare.
+    """The settings to compare.
 
     Attributes:
         base: keys of every run, by dotted name.
-        sweep: keys with several values; every combination is a row.
-        across: the same for columns.
-        rows, columns: settings with names of the user's own.
-        against: the row that the others are compared with; empty: the first.
+        sweep: keys with several values; every combination becomes a row.
+        across: keys with several values; every combination becomes a column.
+        rows, columns: settings with names chosen by the user.
+        against: the row that the others are compared with; empty: the first row.
         measure: what is measured: "linear", "knn", …
-        title: what the comparison is called.
-        seeds: how many seeds; 0: not said.
+        title: the title of the comparison.
+        seeds: number of seeds; 0: not specified.
     """
 
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Comparison:
         """The comparison as a table of runs.
 
         Raises:
-            ConfigError: there is nothing to compare, a name is taken twice, or a key is the seed.
+            ConfigError: there is nothing to compare, a name occurs twice, or a key is the seed.
         """
         if any("seed" in keys for keys in (self.base, self.sweep, self.across)):
             raise ConfigError("seed is not a key to compare: choose seeds with --first-seed and --seeds")
@@ -106,7 +106,7 @@ class Comparison:
 
 
 def from_file(file: str | Path) -> Comparison:
-    """A comparison from a TOML file; `File` has its keys."""
+    """Load a comparison from a TOML file; see `File` for its keys."""
     given = build(File, read_toml(file), str(file))
     return Comparison(
         base=_dotted(given.base),
@@ -122,7 +122,7 @@ def from_file(file: str | Path) -> Comparison:
 
 
 def split_values(text: str) -> list[str]:
-    """`a,b` as values; commas within brackets or quotes belong to a value."""
+    """Split `a,b` into values; commas within brackets or quotes are kept."""
     values, depth, quoted = [""], 0, ""
     for letter in text:
         if quoted or letter in "\"'":
@@ -136,7 +136,7 @@ def split_values(text: str) -> list[str]:
 
 
 def combinations(sweep: Values) -> list[tuple[str, dict[str, Any]]]:
-    """Every combination of values, with a name: `simclr · train.lr=0.1`."""
+    """Return every combination of values with its name: `simclr · train.lr=0.1`."""
     choices = [[(key, value) for value in values] for key, values in sweep.items()]
     return [
         (" · ".join(_name(key, value) for key, value in chosen), dict(chosen))
@@ -176,11 +176,11 @@ def _join(*names: str) -> str:
     return " · ".join(name for name in names if name)
 
 
-# --- what came out ----------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------
 
 
 def sheets(results: Results) -> list[Sheet]:
-    """The numbers of every row, and every row against the reference."""
+    """Return the numbers of every row, and the comparisons with the reference row."""
     numbers = Sheet(
         f"{results.table.title}: mean ± standard deviation (seeds)",
         ["", *results.columns],

@@ -1,4 +1,4 @@
-"""What a table would cost here: steps to train, times the seconds of one, from a few real ones."""
+"""Estimates the cost of a table on this machine: number of training steps times the time of a step."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from fedssl.tables.table import Measure
 from fedssl.threads import with_threads
 
 BUDGET = 6.0  # seconds for all measurements together
-QUICK = 0.03  # seconds of a step on two images; slower ones are measured on few
+QUICK = 0.03  # seconds of a step with two images; slower ones are measured with few images
 
-# Images and their shape, of sets of which a share is the test split …
+# Number and shape of images, for data sets that are split into training and test images …
 SPLIT = {"digits": (1797, (8, 8, 1)), "mnist5k": (5000, (28, 28, 1))}
-# … and training images of sets that would have to be downloaded to be counted.
+# … and number of training images of data sets that would have to be downloaded to count them.
 KNOWN = {
     "cifar10": (50_000, (32, 32, 3)),
     "cifar100": (50_000, (32, 32, 3)),
@@ -50,7 +50,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Images:
-    """How many there are to train on, and their height, width and depth."""
+    """Number of training images, and their height, width and channels."""
 
     count: int
     shape: tuple[int, int, int]
@@ -59,14 +59,14 @@ class Images:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run trains."""
+    """The training work of one run."""
 
-    clients: int  # that take part in a round
-    steps: int  # of all clients in all rounds
+    clients: int  # clients per round
+    steps: int  # over all clients and rounds
 
 
 def images(data: DataConfig) -> Images | None:
-    """Without reading pixels; none where that cannot be known."""
+    """Return the number of images without reading pixels; None if unknown."""
     if "+" in data.name:
         return _joined(data)
     styles = 1
@@ -86,7 +86,7 @@ def images(data: DataConfig) -> Images | None:
 
 
 def _joined(data: DataConfig) -> Images | None:
-    """Several sets as styles of one (see fedssl.data.styles)."""
+    """Combine several data sets as styles of one (see fedssl.data.styles)."""
     found = []
     for name in data.name.split("+"):
         file = Path(data.root).expanduser() / f"{name}_train.npz"
@@ -100,7 +100,7 @@ def _joined(data: DataConfig) -> Images | None:
 
 
 def plan(config: Config, count: int, styles: int = 1) -> Plan:
-    """Clients and steps, with images spread evenly."""
+    """Return clients and steps, assuming images are spread evenly."""
     pooled, train = config.method.pools_data, config.train
     each = Pool(styles, None, np.arange(styles))  # one image of every style
     clients = 1 if pooled else config.partition.clients_for(each)
@@ -112,10 +112,10 @@ def plan(config: Config, count: int, styles: int = 1) -> Plan:
 
 
 def evaluation_steps(config: Config, asked: Measure, count: int, styles: int = 1) -> float:
-    """About as many training steps take as long as what `fedssl generate` is asked for a cell.
+    """Return the number of training steps that take about as long as `fedssl generate` for a cell.
 
-    Adapting is a training of its own. Drawing and judging an image is a pass without its backward half, which
-    takes about a third of a training step's time for one image. All else is small.
+    Adapting trains a new run. Generating and classifying an image is a forward pass, which
+    takes about a third of a training step's time for one image. Everything else is small.
     """
     if asked.kind != "generate":
         return 0.0
@@ -134,7 +134,7 @@ def evaluation_steps(config: Config, asked: Measure, count: int, styles: int = 1
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a step: some that every step takes (the optimizer's), and some for each image."""
+    """Time of a step: a constant (such as the optimizer's) plus a time per image."""
 
     step: float
     image: float
@@ -144,17 +144,17 @@ class Pace:
 
 
 class Stopwatch:
-    """The pace of each model and objective, measured once; when time is up, a like one's stands in."""
+    """Measures the pace of each model and objective once; when time is up, it reuses a similar one."""
 
     def __init__(self, budget: float = BUDGET) -> None:
         self.until = time.monotonic() + budget
         self.known: dict[str, dict[str, Pace]] = {}  # by model, then by objective
 
     def seconds(self, config: Config, shape: tuple[int, int, int]) -> float:
-        """Of one step of this config."""
+        """Return the seconds of one step of this config."""
         model = json.dumps([config.model.model_dump(), config.views.model_dump(), config.device, shape])
         like = self.known.setdefault(model, {})
-        # A GAN's step has a share of the generator's turn, which depends on the method.
+        # A GAN's step includes its share of a generator step, which depends on the method.
         objective = f"{config.objective.model_dump_json()} {generator_share(config)}"
         if objective not in like:
             late = time.monotonic() > self.until
@@ -164,11 +164,11 @@ class Stopwatch:
 
 
 def measure(config: Config, shape: tuple[int, int, int]) -> Pace:
-    """A line through two sizes of batch: views, forward, backward and update on random images."""
-    # Several workers are at least as fast as one process with the threads of all.
+    """Fit a line through two batch sizes: views, forward, backward and update on random images."""
+    # Several workers are at least as fast as one process with all threads.
     with with_threads(with_machine_defaults(config).engine.all_threads):
         step = _Step(config, shape)
-        step.seconds(2)  # the first one is slower
+        step.seconds(2)  # warm-up
         few = _fastest(step, 2)
         many = 64 if few < QUICK else 8
         image = max(0.0, _fastest(step, many) - few) / (many - 2)
@@ -176,7 +176,7 @@ def measure(config: Config, shape: tuple[int, int, int]) -> Pace:
 
 
 def _fastest(step: _Step, batch: int) -> float:
-    """Of three, or of as many as a second allows: what else runs here only makes steps slower."""
+    """Return the fastest of three, or of as many as fit into a second: other load only makes steps slower."""
     best, until = step.seconds(batch), time.monotonic() + 1
     for _ in range(2):
         if time.monotonic() < until:
@@ -185,7 +185,7 @@ def _fastest(step: _Step, batch: int) -> float:
 
 
 def generator_share(config: Config) -> float:
-    """Steps of a GAN's generator to one of its discriminators."""
+    """Return generator steps per discriminator step of a GAN."""
     return 1 / getattr(config.method, "discriminator_steps", 1)
 
 
@@ -196,7 +196,7 @@ class _Step:
         self.config, self.shape = config, shape
         self.device = find_device(config.device)
         height, width, depth = shape
-        # Which weights a step begins with makes no difference to its time.
+        # The initial weights do not affect the time of a step.
         random = config.model_copy(update={"model": config.model.model_copy(update={"init": ""})})
         model = build_network(random, (height, width), depth, 10).model
         self.model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -250,7 +250,7 @@ def _npz_styles(file: Path) -> int:
 
 
 def _npz_shape(file: Path) -> tuple[int, tuple[int, int, int]]:
-    """From the header of `x`: the pixels are not decompressed."""
+    """Read from the header of `x`, without decompressing the pixels."""
     with zipfile.ZipFile(file) as archive, archive.open("x.npy") as member:
         version = np.lib.format.read_magic(member)
         read = (

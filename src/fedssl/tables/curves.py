@@ -1,17 +1,17 @@
-"""Numbers of a run over its rounds, from its metrics or from the store."""
+"""Numbers of a run over rounds, from its metrics or from the store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-CLIENTS = "clients."  # `clients.mu`: the number of each client
-ALWAYS = ("loss", "probe.knn")  # kept with every stored result; they are small
-DIGITS = 6  # significant ones, in the store
+CLIENTS = "clients."  # `clients.mu`: the value of each client
+ALWAYS = ("loss", "probe.knn")  # small enough to be stored with every result
+DIGITS = 6  # significant digits in the store
 
 
 def points(lines: Iterable[Mapping[str, Any]], key: str) -> Iterator[tuple[int, int, float]]:
-    """Round, client (0 where the number is not of a client) and value, from the lines of metrics.jsonl."""
+    """Return round, client (0 if not per client) and value, from the lines of metrics.jsonl."""
     for line in lines:
         if key.startswith(CLIENTS):
             own = key.removeprefix(CLIENTS)
@@ -27,7 +27,7 @@ def points(lines: Iterable[Mapping[str, Any]], key: str) -> Iterator[tuple[int, 
 
 
 def pack(found: Iterable[tuple[int, int, float]]) -> dict[str, list[list[float]]]:
-    """By client, rounds and values: what is stored."""
+    """Group points by client into rounds and values, as stored."""
     packed: dict[str, list[list[float]]] = {}
     for round_number, client, value in found:
         rounds, values = packed.setdefault(str(client), [[], []])
@@ -37,7 +37,7 @@ def pack(found: Iterable[tuple[int, int, float]]) -> dict[str, list[list[float]]
 
 
 def unpack(packed: Mapping[str, list[list[float]]]) -> Iterator[tuple[int, int, float]]:
-    """What `pack` was given, round by round."""
+    """Reverse `pack`, ordered by round."""
     every = [
         (int(round_number), int(client), value)
         for client, (rounds, values) in packed.items()

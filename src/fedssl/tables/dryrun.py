@@ -1,4 +1,4 @@
-"""`--dry-run`: what would run, and what it would cost here."""
+"""`--dry-run`: lists what would run, and the estimated cost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedssl.tables.markdown import grid
 from fedssl.tables.runner import rounds_done
 from fedssl.tables.table import Table
 
-HEAD = ["row", "column", "seeds", "rounds×epochs×clients", "steps a run", "state", "time here"]
+HEAD = ["row", "column", "seeds", "rounds×epochs×clients", "steps per run", "state", "time here"]
 
 
 class DryRun:
-    """The cells of several tables; a run that they share counts once."""
+    """The cells of several tables; runs shared by several tables count once."""
 
     def __init__(self, runs: Path, console: Console) -> None:
         self.runs, self.console = runs, console
@@ -29,12 +29,12 @@ class DryRun:
         self.seconds, self.missing, self.unknown = 0.0, 0, 0
 
     def show(self, table: Table, cells: Sequence[Cell], stored: Collection[str] = ()) -> None:
-        """A line for each cell of the table, seeds together.
+        """Print a line for each cell of the table, with all its seeds.
 
         Args:
             table: the table.
             cells: its cells.
-            stored: names of those whose results are in the store.
+            stored: names of the cells with stored results.
         """
         self.stored = stored
         self.paths = {cell.folder: locate(self.runs, cell) for cell in cells}
@@ -48,13 +48,13 @@ class DryRun:
         unknown = f", and {self.unknown} runs whose images could not be counted" if self.unknown else ""
         text = (
             f"\n{self.missing} runs to do: about {self.seconds / 3600:.1f} hours of training here{unknown}. "
-            "An estimate from a few steps on random images; probes and start-up come on top. "
-            "A run that several tables share counts once."
+            "The estimate is based on a few steps on random images and excludes probes and start-up. "
+            "Runs that several tables share count once."
         )
         self.console.print(text, markup=False)
 
     def _line(self, seeds: Sequence[Cell]) -> list[str]:
-        """Row, column, seeds, size of a run, and what is still to do of it."""
+        """Return row, column, seeds, size of a run, and its remaining work."""
         config = seeds[0].config
         size = images(config.data)
         planned = plan(config, size.count, size.styles) if size else None
@@ -83,7 +83,7 @@ class DryRun:
         ]
 
     def _left(self, cell: Cell) -> float:
-        """The share of a run that is still to do and that no earlier line counts."""
+        """Return the remaining share of a run that no earlier line includes."""
         if cell.folder in self.counted or self._state(cell) in ("stored", "done"):
             return 0.0
         self.counted.add(cell.folder)
@@ -91,8 +91,8 @@ class DryRun:
         return 1 - min(rounds_done(self.paths[cell.folder]) / cell.config.rounds, 1.0)
 
     def _to_ask(self, cell: Cell) -> bool:
-        """Whether the run has to be asked for the cell's number, and no earlier line counts that."""
-        measure = cell.measure.model_copy(update={"number": ""})  # several numbers are found at once
+        """Whether the cell's number has to be computed and no earlier line includes it."""
+        measure = cell.measure.model_copy(update={"number": ""})  # several numbers are computed together
         asked = f"{cell.folder} {measure.model_dump_json()}"
         if asked in self.counted or self._state(cell) in ("stored", "done"):
             return False

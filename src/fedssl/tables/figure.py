@@ -1,4 +1,4 @@
-"""The picture of a table: a sweep over a number (bars if there is only one of it), or curves over rounds."""
+"""The figure of a table: a sweep over a number (bars if there is only one), or curves over rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedssl.tables.curves import CLIENTS
 from fedssl.tables.results import Results
 from fedssl.tables.table import Column, Figure, Row
 
-Points = Mapping[float, Sequence[float] | Summary]  # by x, one y a seed, or their mean
+Points = Mapping[float, Sequence[float] | Summary]  # by x, one y per seed, or their mean
 
 LABELS = {
     "probe.knn": "kNN accuracy",
@@ -66,11 +66,11 @@ def caption(results: Results) -> str:
     return f"{table.source or table.name}, scale {table.scale}" if table.scale else table.source or table.name
 
 
-# --- what is drawn --------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 
 def sweeps(results: Results, figure: Figure) -> Mapping[str, Points]:
-    """Lines over the rows' x (one for each group and column), or over the columns' x (one for each row)."""
+    """Return lines over the rows' x (one per group and column), or over the columns' x (one per row)."""
     found: dict[str, dict[float, Sequence[float] | Summary]] = {}
     for row, column in _drawn(results, figure):
         x, name = _spot(row, column, results)
@@ -82,7 +82,7 @@ def sweeps(results: Results, figure: Figure) -> Mapping[str, Points]:
 
 
 def papers(results: Results, figure: Figure) -> dict[str, dict[float, float]]:
-    """The paper's numbers on the same lines."""
+    """Return the paper's numbers for the same lines."""
     found: dict[str, dict[float, float]] = {name: {} for name in sweeps(results, figure)}
     for row, column in _drawn(results, figure):
         x, name = _spot(row, column, results)
@@ -92,7 +92,7 @@ def papers(results: Results, figure: Figure) -> dict[str, dict[float, float]]:
 
 
 def levels(results: Results, figure: Figure) -> dict[str, float]:
-    """Rows that have no x in a sweep over rows: horizontal lines to compare with."""
+    """Return rows without x in a sweep over rows, which are drawn as horizontal lines."""
     found = {}
     for row, column in _drawn(results, figure):
         numbers = results.known(row.name, column.name)
@@ -102,7 +102,7 @@ def levels(results: Results, figure: Figure) -> dict[str, float]:
 
 
 def curves(results: Results, figure: Figure) -> Mapping[str, Points]:
-    """A line for each row and column over rounds; `clients.KEY`: for each client of them."""
+    """Return a line over rounds for each row and column; with `clients.KEY`, for each client."""
     found: dict[str, dict[float, list[float]]] = {}
     per_client = figure.y.startswith(CLIENTS)
     alone = len(list(_drawn(results, figure))) == 1
@@ -139,11 +139,11 @@ def _named(name: str, column: Column, results: Results) -> str:
     return f"{name}, {column.name}" if len(drawn) > 1 else name
 
 
-# --- how it is drawn ------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------
 
 
 def _spans_decades(xs: Sequence[float]) -> bool:
-    """Whether a logarithmic axis shows these better."""
+    """Whether a logarithmic axis is clearer."""
     return min(xs) > 0 and max(xs) >= 50 * min(xs)
 
 
@@ -169,7 +169,7 @@ def _sweep(axes: Any, results: Results, figure: Figure, found: Mapping[str, Poin
 
 
 def bar_chart(axes: Any, results: Results, figure: Figure) -> None:
-    """A group of bars for each row, one for each column; crosses are the paper's numbers."""
+    """Draw a group of bars for each row, one bar per column; crosses are the paper's numbers."""
     drawn = list(_drawn(results, figure))
     rows, columns = (list(dict.fromkeys(part.name for part in parts)) for parts in zip(*drawn, strict=True))
     width = 0.8 / len(columns)
@@ -191,7 +191,7 @@ def _line(axes: Any, name: str, points: Points, number: int, band: bool) -> None
     xs = sorted(points)
     pairs = [mean_and_spread(points[x]) for x in xs]
     means, spreads = [mean for mean, _ in pairs], [spread or 0.0 for _, spread in pairs]
-    # Ten colours, then the same ones dashed.
+    # Ten colors, then the same ones dashed.
     style = {"color": f"C{number % 10}", "ls": "-" if number < 10 else "--", "label": name}
     if not band:
         axes.errorbar(xs, means, yerr=_bars(spreads), marker="o", capsize=3, **style)

@@ -12,12 +12,12 @@ from fedssl.tables.store import Number
 from fedssl.tables.table import Measure
 
 NOTHING = "–"
-PUBLISHED = "†"  # marks what is known as a mean over seeds only
-BOUNDED = "‡"  # marks differences of which the spread is not known either
+PUBLISHED = "†"  # marks numbers known only as a mean over seeds
+BOUNDED = "‡"  # marks differences with unknown spread
 
 
 def table(results: Results) -> str:
-    """Ours, beside the paper's where there are any, for each column; last, the encoder before training."""
+    """Format our numbers next to the paper's (if any) for each column, and the untrained encoder last."""
     published = any(row.paper for row in results.table.rows)
     head = [""]
     for column in results.columns:
@@ -38,7 +38,7 @@ def table(results: Results) -> str:
 
 
 def ours(results: Results, row: str, column: str) -> str:
-    """`37.30 ± 0.30 (3)`, or why there is no number."""
+    """Format `37.30 ± 0.30 (3)`, or the reason why there is no number."""
     numbers, measure = results.numbers(row, column), results.measure(row, column)
     if numbers:
         return summary(list(numbers.values()), measure)
@@ -58,7 +58,7 @@ def papers(results: Results, row: str, column: str) -> str:
 
 
 def summary(numbers: Sequence[float], measure: Measure) -> str:
-    """83.34 ± 0.39 (3)."""
+    """Format as `83.34 ± 0.39 (3)`."""
     never = sum(math.isinf(number) for number in numbers)
     if never:
         return "not reached" + (f" in {never} of {len(numbers)}" if never < len(numbers) else f" ({never})")
@@ -69,18 +69,18 @@ def summary(numbers: Sequence[float], measure: Measure) -> str:
 
 
 def published(number: Number, measure: Measure) -> str:
-    """`37.30 ± 0.30 (3)†`."""
+    """Format as `37.30 ± 0.30 (3)†`."""
     around = "" if number.spread is None else f" ± {number.spread:.{measure.digits}f}"
     return f"{number.number:.{measure.digits}f}{around} ({number.n}){PUBLISHED}"
 
 
 def _untrained(results: Results, column: str) -> str:
-    """One number if all rows begin from the same encoders, else the range."""
+    """Format one number if all rows start from the same encoders, else the range."""
     rows = [numbers for row in results.rows if (numbers := results.untrained(row, column))]
     if not rows:
         return _untrained_mean(results, column)
     everything = [number for numbers in rows for number in numbers.values()]
-    # Two processes may share the work, so that no row need have all seeds yet.
+    # Two processes may share the work, so rows may not have all seeds yet.
     of_seed = {seed: number for numbers in rows for seed, number in numbers.items()}
     if all(abs(number - of_seed[seed]) < 1e-9 for numbers in rows for seed, number in numbers.items()):
         return summary(list(of_seed.values()), Measure())
@@ -88,7 +88,7 @@ def _untrained(results: Results, column: str) -> str:
 
 
 def _untrained_mean(results: Results, column: str) -> str:
-    """Published means that all rows share, else nothing."""
+    """Return the published mean that all rows share, if any."""
     found = {
         published(Number(number=mean.untrained, spread=mean.untrained_spread, n=mean.n), Measure())
         for (_, place), mean in results.means.items()
@@ -98,7 +98,7 @@ def _untrained_mean(results: Results, column: str) -> str:
 
 
 def orderings(results: Results) -> str:
-    """Every claim with its verdict, after one line that counts them."""
+    """Format every claim with its verdict, after a line with the counts."""
     judged = results.orderings()
     if not judged:
         return ""
@@ -106,7 +106,7 @@ def orderings(results: Results) -> str:
 
 
 def verdicts(judged: Sequence[Judged], seeds: int) -> str:
-    """A line for each claim, and below it one for each of its parts."""
+    """Format one line per claim, followed by lines for its parts."""
     lines = [line for each in judged for line in ((each, False), *((part, True) for part in each.parts))]
     permuted = any(each.verdict.p_permutation is not None for each, _ in lines)
     head = ["claim", "where", "better by", "interval", "paper", "p", "p (Holm)"]
@@ -115,7 +115,7 @@ def verdicts(judged: Sequence[Judged], seeds: int) -> str:
 
 
 def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[str]:
-    """A line of the table; parts of an `at least k of n` are indented and their verdict is not bold."""
+    """Format a line of the table; parts of an `at least k of n` are indented, with a verdict not in bold."""
     verdict = judged.verdict
     named = f"{judged.claim}: {judged.text}" if judged.claim and not part else judged.text
     word = verdict.word if part else f"**{verdict.word}**"
@@ -177,7 +177,7 @@ def _difference(judged: Judged) -> str:
 
 
 def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up, so that it reads as plain text too."""
+    """Format a Markdown table with aligned columns, so that it is readable as plain text."""
     lines = [[cell.replace("|", "\\|") for cell in line] for line in [head, *body]]
     widths = [max(3, *(len(line[place]) for line in lines)) for place in range(len(head))]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"

@@ -17,21 +17,21 @@ from fedssl.tables.table import Measure
 
 @dataclass(frozen=True)
 class Reading:
-    """A number in the table's unit: percent, or rounds (inf: never reached); and the untrained encoder's."""
+    """A number in the table's unit (percent, or rounds; inf: never reached), and the untrained encoder's."""
 
     number: float
     untrained: float | None
 
 
 def shown(number: float, measure: Measure) -> str:
-    """A number as a person writes it: 83.34, 40, or not reached."""
+    """Format a number: 83.34, 40, or not reached."""
     if measure.counts:
         return f"{number:g}" if number < float("inf") else "not reached"
     return f"{number:.{measure.digits}f}"
 
 
 def take(path: Path, measure: Measure) -> Reading:
-    """What the run says; evaluations that it has not seen yet are made now, and kept with it."""
+    """Return the number of a run; missing evaluations are computed now and stored with the run."""
     if measure.kind in CURVES:
         curve = points(read_lines(path / "metrics.jsonl"), CURVES[measure.kind])
         epochs = _epochs(path) if measure.kind == "epochs-to" else 1.0
@@ -51,7 +51,7 @@ def take(path: Path, measure: Measure) -> Reading:
 
 
 def _generated(path: Path, measure: Measure, options: Mapping[str, Any]) -> Reading:
-    """A number of what `fedssl generate` found, now or before; `clients.2` is the third in a list."""
+    """Return a number from `fedssl generate`, computed now or before; `clients.2` is the third in a list."""
     known = [
         line["found"]
         for line in read_lines(path / "generated.jsonl")
@@ -62,39 +62,39 @@ def _generated(path: Path, measure: Measure, options: Mapping[str, Any]) -> Read
         try:
             found = found[int(key)] if isinstance(found, list) else found[key]
         except (KeyError, IndexError, ValueError):
-            raise RunError(f"{measure.what} finds no number {measure.number!r} in this run") from None
+            raise RunError(f"{measure.what} computes no number {measure.number!r} in this run") from None
     return Reading(found if measure.plain else 100 * found, None)
 
 
 def generate(path: Path, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Slow: one of the uses of `fedssl generate`. The run keeps what it finds in generated.jsonl."""
+    """Run one of the uses of `fedssl generate` (slow). Results are stored in the run's generated.jsonl."""
     from fedssl.generative.use import generate
     from fedssl.rundir import RunDir
 
     return generate(RunDir.open(path), what, options)
 
 
-# Two numbers of one evaluation, the protocol `detection`.
+# Two numbers of one evaluation: the protocol `detection`.
 PRECISIONS = {"detection": "box", "segmentation": "mask"}
 
 
 def _precision(path: Path, kind: str, options: Mapping[str, Any]) -> Reading:
     entry = _known(path, "detection", options) or evaluate(path, "detection", options)
     if kind not in entry:
-        raise RunError(f"no number: {entry['images'].split(':')[0]} has boxes, but no masks")
+        raise RunError(f"no number: {entry['images'].split(':')[0]} has boxes but no masks")
     return Reading(100 * entry[kind]["ap"], 100 * entry["untrained"][kind]["ap"])
 
 
 def _of_style(entry: Mapping[str, Any], style: str) -> dict[str, Any]:
-    """The part of an entry that is about one style."""
+    """Return the part of an entry that concerns one style."""
     known = {row["style"]: row for row in entry.get("styles", [])}
     if style not in known:
-        raise RunError(f"{entry['protocol']} has no number of style {style!r}: {did_you_mean(style, known)}")
+        raise RunError(f"{entry['protocol']} has no style {style!r}: {did_you_mean(style, known)}")
     return dict(known[style])
 
 
 def evaluate(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Slow: one of the protocols of `fedssl eval`. The run keeps what it finds in evaluations.jsonl."""
+    """Run one of the protocols of `fedssl eval` (slow). Results are stored in the run's evaluations.jsonl."""
     from fedssl.api import Run
 
     return Run(path).probe(protocol, **options)
@@ -115,17 +115,17 @@ def _known(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, A
     return found[0] if found else None
 
 
-# Numbers that are read from a curve over rounds, and which.
+# Numbers that are computed from a curve over rounds, and the curve's key.
 CURVES = {"rounds-to": "probe.knn", "epochs-to": "probe.knn", "oscillation": "angle", "drift": "drift"}
 
 
 def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float) -> Reading:
-    """The number that a curve has.
+    """Return the number computed from a curve.
 
     Args:
-        measure: of one of the kinds in CURVES.
+        measure: a measure of one of the kinds in CURVES.
         curve: rounds and values.
-        epochs: what a round counts: local epochs, for epochs-to.
+        epochs: local epochs per round, for epochs-to.
     """
     values = [value for _, value in curve]
     if measure.kind == "oscillation":
@@ -140,7 +140,7 @@ def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float
 
 
 def oscillation(values: Sequence[float]) -> float:
-    """How much a curve goes up and down: the mean |second difference|, which a straight line has none of."""
+    """Return the mean |second difference| of a curve; 0 for a straight line."""
     bends = [a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     if not bends:
         raise RunError(f"oscillation needs at least 3 rounds, and the run has {len(values)}")

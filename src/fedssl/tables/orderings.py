@@ -1,4 +1,4 @@
-"""The orderings of a table as contrasts of cells: Σ weight · number has to exceed a margin."""
+"""The orderings of a table as contrasts of cells: Σ weight · number must exceed a margin."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Place:
     column: str = ""
     untrained: bool = False
     number: float | None = None
-    over: str = ""  # the row whose number, in the same column, is subtracted
+    over: str = ""  # the row that is subtracted from this one, in the same column
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One test of an ordering, in one place of the table.
+    """One test of an ordering, at one position in the table.
 
     A pair has the weights 1 and −1 (reversed where smaller numbers are better), a trend the weights of the
     slope over the rank of x.
@@ -34,12 +34,12 @@ class Comparison:
     where: str
     terms: tuple[tuple[float, Place], ...]
     margin: float
-    fewer: bool = False  # the smaller number is the better one
+    fewer: bool = False  # smaller numbers are better
 
 
 @dataclass(frozen=True)
 class Group:
-    """The comparisons of one ordering at a scale; with `at_least`, they make one claim together."""
+    """The comparisons of one ordering at a scale; with `at_least`, they form a single claim."""
 
     ordering: Ordering
     comparisons: tuple[Comparison, ...]
@@ -50,7 +50,7 @@ class Group:
 
 
 def groups(table: Table) -> list[Group]:
-    """Every ordering of which there is something to compare."""
+    """Return every ordering for which there is something to compare."""
     found = [
         Group(ordering, tuple((_trends if ordering.monotone else _pairs)(ordering, table)))
         for ordering in table.orderings
@@ -59,7 +59,7 @@ def groups(table: Table) -> list[Group]:
 
 
 def comparisons(table: Table) -> list[Comparison]:
-    """Every comparison of every ordering whose cells exist."""
+    """Return every comparison of every ordering whose cells exist."""
     return [comparison for group in groups(table) for comparison in group.comparisons]
 
 
@@ -106,7 +106,7 @@ def _exists(place: Place, rows: Mapping[str, Row], columns: Mapping[str, Column]
 
 
 def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
-    """`a > b + 2`; where smaller numbers are better: `a < b − 2`; `a within 0.5 of b`."""
+    """Format as `a > b + 2`; if smaller numbers are better, `a < b − 2`; or `a within 0.5 of b`."""
     gain = f" in gain over {ordering.over}" if ordering.over else ""
     if ordering.within is not None:
         return f"{better} within {ordering.within:g} of {worse}{gain}"
@@ -119,7 +119,7 @@ def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
 
 
 def _trends(ordering: Ordering, table: Table) -> Iterator[Comparison]:
-    """Over the columns' x in every row, or else over the rows' x in every column, group by group."""
+    """Compare over the columns' x in every row, or else over the rows' x in every column and group."""
     rows = [row for row in table.rows if row.name in (ordering.rows or [row.name])]
     columns = [column for column in table.columns if column.name in (ordering.columns or [column.name])]
     swept = [column for column in columns if column.x is not None]

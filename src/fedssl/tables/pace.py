@@ -1,4 +1,4 @@
-"""How long a campaign still takes, from how fast it has been so far."""
+"""Estimates the remaining time of a campaign from its progress so far."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedssl.tables.runner import rounds_done
 
 
 class Pace:
-    """Compares the work that has been done with the work that is left.
+    """Compares the completed work with the remaining work.
 
-    Work is counted in images of training steps, times the method's effort; where images cannot be counted
-    without reading them, all runs count the same.
+    Work is counted in images processed by training steps, times the method's effort; if images cannot be
+    counted without reading them, all runs count the same.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Pace:
 
     @property
     def runs(self) -> int:
-        """How many are not done."""
+        """Number of unfinished runs."""
         return sum(left > 0 for left in self._left.values())
 
     def done(self, path: Path) -> None:
-        """Nothing is left to do of a run: it has finished, or failed."""
+        """Mark a run as finished or failed."""
         self._left[path] = 0.0
 
     def seconds(self) -> float | None:
-        """Until all runs are done; None before anything is known."""
+        """Return the remaining seconds; None if nothing is known yet."""
         self._left = {path: self._left_of(path) if left else 0.0 for path, left in self._left.items()}
         left = sum(self._left.values())
         done = self._began_with - left
@@ -54,7 +54,7 @@ class Pace:
 
 
 def work(config: Config) -> float:
-    """Images that the run's training steps go through, times the effort; 0 if they cannot be counted."""
+    """Return the images that the run's training steps process, times the effort; 0 if unknown."""
     found = images(config.data)
     if found is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""The page of a table: numbers, verdicts, what is out of date, settings and cost."""
+"""The page of a table: numbers, verdicts, out-of-date results, settings and cost."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedssl.tables.results import Results
 
 
 def markdown(results: Results, picture: str = "", pictures: str = "") -> str:
-    """The whole page: what it is, the table, the orderings, and the settings to run it again.
+    """Return the whole page: title, table, orderings, and the settings needed to run it again.
 
     Args:
-        results: the table's.
+        results: the results of the table.
         picture: the file of the table's figure.
-        pictures: a section with those of runs.
+        pictures: a section with the pictures that runs made.
     """
     about = results.table
     parts = [
@@ -56,7 +56,7 @@ def command(results: Results) -> str:
 
 
 def named_overrides(results: Results) -> dict[str, Any]:
-    """Overrides as they were given; but where the images lie is a matter of this machine."""
+    """Return the overrides as given, without paths, which depend on the machine."""
     return {key: "FOLDER" if key == "data.root" else value for key, value in results.overrides.items()}
 
 
@@ -82,7 +82,7 @@ def _selected(results: Results) -> str:
 
 
 def units(results: Results) -> str:
-    """What the numbers are."""
+    """Describe the unit of the numbers."""
     kinds = {results.measure(row, column).kind for row in results.rows for column in results.columns}
     names = {
         "linear": "accuracy of the linear probe, %",
@@ -109,7 +109,7 @@ def units(results: Results) -> str:
 
 
 def _images(results: Results) -> str:
-    """Whose images these are: below the paper's scale, columns keep the names that the paper gives them."""
+    """Describe the images; below the paper's scale, columns keep the paper's names."""
     found = {}
     for outcome in results.outcomes:
         data = outcome.cell.config.data
@@ -119,7 +119,7 @@ def _images(results: Results) -> str:
 
 
 def footnote(results: Results) -> str:
-    """Explains the marks of published means."""
+    """Explain the marks of published means."""
     if not results.means:
         return ""
     texts = [
@@ -135,7 +135,7 @@ def footnote(results: Results) -> str:
 
 
 def out_of_date(results: Results) -> str:
-    """Stored results that do not count any more, and why."""
+    """List stored results that are out of date, with the reason."""
     lines = stale_lines(results)
     head = "Results that were measured with other settings or older code. They are not used."
     return "\n\n".join(["## Out of date", head, "\n".join(lines)]) if lines else ""
@@ -143,7 +143,7 @@ def out_of_date(results: Results) -> str:
 
 def stale_lines(results: Results) -> list[str]:
     """`- train.lr was 0.1, is 0.5: BYOL · iid (was 45.00 ± 1.00 (3)†), BYOL · skewed (seeds 0, 1)`."""
-    seeds: dict[tuple[str, str], list[str]] = {}  # by why and which cell
+    seeds: dict[tuple[str, str], list[str]] = {}  # by reason and cell
     for cell in results.planned:
         stale = results.stale.get(cell.name)
         if stale is not None:
@@ -168,7 +168,7 @@ def _failures(results: Results) -> str:
 
 
 def _settings(results: Results) -> str:
-    """What the table sets for all cells alike, then what each row adds; all else has the defaults."""
+    """Format the settings that all cells share, then those of each row; all others have their defaults."""
     about = results.table
     cells = [dict(flatten(values_of(about, row, column))) for row in about.rows for column in about.columns]
     common = {key: value for key, value in cells[0].items() if all(cell.get(key) == value for cell in cells)}

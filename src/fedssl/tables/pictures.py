@@ -11,7 +11,7 @@ from fedssl.tables.results import Results
 
 
 def of_runs(results: Results, out: Path) -> dict[str, str]:
-    """Of the first seed: by file, as seen from the folder `out`, what it shows and whose it is."""
+    """Return the pictures of the first seed: captions by path relative to the folder `out`."""
     found: dict[str, str] = {}
     for outcome in results.outcomes:
         measure, cell = outcome.cell.measure, outcome.cell
@@ -27,7 +27,7 @@ def of_runs(results: Results, out: Path) -> dict[str, str]:
 
 
 def section(pictures: dict[str, str]) -> str:
-    """Each picture under the name of its run."""
+    """Format each picture under the name of its run."""
     if not pictures:
         return ""
     shown = "\n\n".join(f"![{name}]({file})\n\n*{name}*" for file, name in pictures.items())

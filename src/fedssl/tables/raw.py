@@ -1,4 +1,4 @@
-"""The raw numbers of a table, for programs."""
+"""The raw numbers of a table as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedssl.tables.results import Judged, Results
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """The raw numbers; what is infinite (never reached) is null."""
+    """Return the raw numbers; infinite numbers (target never reached) become null."""
     return {
         "recipe": results.table.name,
         "title": heading(results),

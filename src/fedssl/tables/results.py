@@ -17,17 +17,17 @@ from fedssl.tables.table import Measure, Ordering, Table
 
 @dataclass(frozen=True)
 class Judged:
-    """A line of the table of orderings: a claim, the paper's difference, and the verdict.
+    """A row of the table of orderings: a claim, the paper's difference, and the verdict.
 
     Attributes:
-        text, claim, where: what is compared, in the paper's words, in which row or column.
-        paper: the paper's own difference (or slope), where it is known.
+        text, claim, where: the comparison, the paper's words, and the row or column.
+        paper: the paper's own difference (or slope), if known.
         contradicted: whether the paper's own numbers contradict its claim.
-        verdict: what the seeds say.
-        parts: the comparisons of which `at_least` asks a number; they are not claims of their own.
-        missing: seeds that are not in n, by why: "not run", or "stale".
+        verdict: the result of the test over seeds.
+        parts: the comparisons counted by `at_least`; they are not claims by themselves.
+        missing: missing seeds by reason: "not run" or "stale".
         published: whether only means over seeds are known.
-        bounded: whether not even the spread of the differences is known, but only how large it can be.
+        bounded: whether only an upper bound of the differences' spread is known.
     """
 
     text: str
@@ -48,14 +48,14 @@ class Results:
 
     Attributes:
         table: the table.
-        seeds, first_seed: how many, and the first of them.
-        overrides: keys of the config that hold for every cell.
-        outcomes: what there is, seed by seed.
-        selection: --rows and --columns, as they were given.
-        planned: all cells, whether they have an outcome or not.
-        stale: by name of the cell, stored results that do not count any more.
-        means: by row and column, published means of seeds that are not known one by one.
-        differences: the same of the orderings' differences, by text and place.
+        seeds, first_seed: number of seeds, and the first one.
+        overrides: config keys for all cells.
+        outcomes: the available outcomes, by seed.
+        selection: --rows and --columns as given.
+        planned: all cells, with or without an outcome.
+        stale: stored results that are out of date, by cell name.
+        means: published means over seeds by row and column, where single seeds are not known.
+        differences: published differences of the orderings by text and place.
     """
 
     table: Table
@@ -71,12 +71,12 @@ class Results:
 
     @property
     def tuning(self) -> bool:
-        """Whether the seeds are those on which settings are chosen, and never those of results."""
+        """Whether the seeds are tuning seeds, which are never used for results."""
         return self.first_seed >= TUNING_SEEDS
 
     @property
     def file_name(self) -> str:
-        """Without its ending. Tuning and parts of a table do not overwrite the table."""
+        """File name without suffix. Tuning runs and parts of a table do not overwrite the table."""
         words = [self.table.name, *[self.table.scale] * bool(self.table.scale)]
         return "-".join([*words, *["part"] * bool(self.selection), *["tuning"] * self.tuning])
 
@@ -93,7 +93,7 @@ class Results:
         return [outcome for outcome in self.outcomes if outcome.error]
 
     def at(self, row: str, column: str) -> list[Outcome]:
-        """The outcomes of a cell, seed by seed."""
+        """Return the outcomes of a cell by seed."""
         return [
             outcome for outcome in self.outcomes if (outcome.cell.row, outcome.cell.column) == (row, column)
         ]
@@ -102,7 +102,7 @@ class Results:
         return {o.cell.seed: o.number for o in self.at(row, column) if o.number is not None}
 
     def known(self, row: str, column: str) -> Sequence[float] | Summary | None:
-        """The numbers of a cell, or their published mean."""
+        """Return the numbers of a cell, or their published mean."""
         mean = self._mean(row, column)
         return list(self.numbers(row, column).values()) or mean
 
@@ -110,7 +110,7 @@ class Results:
         return {o.cell.seed: o.untrained for o in self.at(row, column) if o.untrained is not None}
 
     def stale_of(self, row: str) -> list[Cell]:
-        """Cells of a row of which the store has only results that do not count any more."""
+        """Return the cells of a row for which the store only has out-of-date results."""
         return [cell for cell in self.planned if cell.row == row and cell.name in self.stale]
 
     def measure(self, row: str, column: str) -> Measure:
@@ -119,11 +119,11 @@ class Results:
     # --- orderings --------------------------------------------------------------------------------
 
     def orderings(self) -> list[Judged]:
-        """Every claim with its verdict. All comparisons of the table are one family for Holm's correction."""
+        """Return every claim with its verdict; Holm's correction covers all comparisons of the table."""
         return [each for _, judged in self.by_ordering() for each in judged]
 
     def by_ordering(self) -> list[tuple[Ordering, tuple[Judged, ...]]]:
-        """The same, each with the ordering that it belongs to."""
+        """Return every claim with its verdict and ordering."""
         found = groups(self.table)
         every = [comparison for group in found for comparison in group.comparisons]
         verdicts = iter(check_claims([self._claim(comparison) for comparison in every]))
@@ -173,14 +173,14 @@ class Results:
         return paired_contrast([(1.0, found), (-1.0, _valid(self.numbers(place.over, place.column)))])
 
     def _failed(self, place: Place) -> Iterator[str]:
-        """Runs that ended in an error, or whose number is NaN."""
+        """List the runs that failed or whose number is NaN."""
         for row in (place.row, place.over):
             for outcome in self.at(row, place.column):
                 if outcome.error or (outcome.number is not None and math.isnan(outcome.number)):
                     yield outcome.cell.name
 
     def _published(self, comparison: Comparison) -> Summary | None:
-        """What is known of seeds whose numbers are not, as long as the means on all sides count.
+        """Return the published numbers if single seeds are unknown and the means of all sides are valid.
 
         Where the differences were not published, their mean is that of the means. Their standard deviation is
         at most the sum of those of the sides: it is a norm of the centered numbers.
@@ -200,7 +200,7 @@ class Results:
         return self.differences.get((comparison.text, comparison.where))
 
     def _side(self, place: Place) -> Summary | None:
-        """The published mean of one side; a number has no spread and counts for any number of seeds."""
+        """Return the published mean of one side; a constant has no spread, and any number of seeds."""
         if place.number is not None:
             return Summary(place.number, 0.0, 0)
         own = self._mean(place.row, place.column, place.untrained)
@@ -218,7 +218,7 @@ class Results:
         return None if mean is None or spread is None else Summary(mean, spread, found.n)
 
     def _missing(self, comparison: Comparison) -> dict[str, tuple[int, ...]]:
-        """Seeds of which one of the sides has no outcome, by why."""
+        """List the seeds for which a side has no outcome, by reason."""
         sides = {(row, place.column) for _, place in comparison.terms for row in (place.row, place.over)}
         done = {outcome.cell.name for outcome in self.outcomes}
         found: dict[str, set[int]] = {}
@@ -236,7 +236,7 @@ class Results:
 
 
 def _together(group: Group, parts: tuple[Judged, ...]) -> Judged:
-    """At least k of n comparisons."""
+    """Combine comparisons into "at least k of n"."""
     k = group.ordering.at_least or 0
     against = sum(part.contradicted for part in parts)
     return Judged(

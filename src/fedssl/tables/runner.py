@@ -1,4 +1,4 @@
-"""Runs the cells that are missing; each on its own, so that one that fails does not take the others along."""
+"""Runs the missing cells. A cell that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fedssl.tables.store import Record
 
 @dataclass(frozen=True)
 class Outcome:
-    """The number of a cell, or the reason why it has no number.
+    """The number of a cell, or the reason why it has none.
 
     Attributes:
         cell: the cell.
-        path: the folder of its run.
-        number: in the table's unit.
-        untrained: the same of the encoder before training.
-        seconds: of training.
+        path: the run's folder.
+        number: the number in the table's unit.
+        untrained: the number of the untrained encoder.
+        seconds: training time.
         error: why there is no number.
-        record: what the store has of it; then there need not be a folder.
+        record: the stored result, if any; then the run's folder may be missing.
     """
 
     cell: Cell
@@ -44,20 +44,20 @@ class Outcome:
     record: Record | None = None
 
     def points(self, key: str) -> Iterator[tuple[int, int, float]]:
-        """Round, client and value of a curve of the run (see `fedssl.tables.curves`)."""
+        """Return round, client and value of a curve of the run (see `fedssl.tables.curves`)."""
         if self.record is not None:
             return self.record.points(key)
         return points(read_lines(self.path / "metrics.jsonl"), key)
 
 
 class Done(NamedTuple):
-    """A cell that has been worked at.
+    """A processed cell.
 
     Attributes:
-        position: among the cells.
-        outcome: its number, or the reason why it has no number.
-        seconds: how long it took.
-        reused: whether its run had finished before.
+        position: index among the cells.
+        outcome: the number, or the reason why there is none.
+        seconds: time taken.
+        reused: whether the run had finished before.
     """
 
     position: int
@@ -67,11 +67,11 @@ class Done(NamedTuple):
 
 
 def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done]:
-    """All cells, as they are done.
+    """Yield all cells as they finish.
 
     Args:
         cells: what to run. Cells with the same config share a run.
-        runs: the folder of runs. Commands that work on the same folder share the work.
+        runs: the folder of runs. Commands that use the same folder share the work.
         jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
     """
     from fedssl.tables.workers import Here, Workers
@@ -105,14 +105,14 @@ def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done
 
 
 def _next(waiting: Sequence[int], paths: Sequence[Path], busy: Sequence[Path]) -> int | None:
-    """The first cell whose run nobody is at. If others are at all of them: wait for ours, else for theirs."""
+    """Return the first cell that no process works on; otherwise wait for one of ours, else for theirs."""
     ours = [position for position in waiting if paths[position] not in busy]
     free = next((position for position in ours if not taken(lock_of(paths[position]))), None)
     return free if free is not None or busy else ours[0]
 
 
 def try_cell(cell: Cell, path: Path) -> Outcome:
-    """`run_cell`; whatever goes wrong is the outcome's error."""
+    """Like `run_cell`, but any exception becomes the outcome's error."""
     try:
         return run_cell(cell, path)
     except Exception as error:
@@ -122,7 +122,7 @@ def try_cell(cell: Cell, path: Path) -> Outcome:
 
 
 def run_cell(cell: Cell, path: Path) -> Outcome:
-    """Reuse a run that has finished, go on with one that was stopped, else start it; then measure."""
+    """Reuse a finished run, resume a stopped one, or start a new one; then measure."""
     with alone(lock_of(path)):
         if not (path / "result.json").exists():
             train(cell.config, path)
@@ -132,14 +132,14 @@ def run_cell(cell: Cell, path: Path) -> Outcome:
 
 
 def measure(cell: Cell, path: Path) -> Outcome:
-    """The outcome of a run that has finished."""
+    """Return the outcome of a finished run."""
     reading = take(path, cell.measure)
     seconds = json.loads((path / "result.json").read_text(encoding="utf-8"))["seconds"]
     return Outcome(cell, path, reading.number, reading.untrained, seconds)
 
 
 def train(config: Config, path: Path) -> None:
-    """Start a run, or go on with it."""
+    """Start or resume a run."""
     from fedssl import api
 
     if (path / "config.toml").exists():
@@ -149,14 +149,14 @@ def train(config: Config, path: Path) -> None:
 
 
 def single_threaded(cell: Cell) -> Cell:
-    """The cell on a machine with one core; threads that its config names are left."""
+    """Return the config for one core; threads set in the config are kept."""
     engine = cell.config.engine.with_machine_defaults(1)
     return replace(cell, config=cell.config.model_copy(update={"engine": engine}))
 
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Two commands at once share their runs: the second waits until the first is done with one, or dead."""
+    """Lock a run: a second command waits until the first one is done with it or has died."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -164,7 +164,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def taken(lock: Path) -> bool:
-    """Whether another process is at it now."""
+    """Whether another process is using the run."""
     if not lock.exists():
         return False
     with open(lock, "w") as file:
@@ -180,7 +180,7 @@ def lock_of(path: Path) -> Path:
 
 
 def rounds_done(path: Path) -> int:
-    """How far a run has come that was stopped."""
+    """Return the number of completed rounds of a stopped run."""
     metrics = path / "metrics.jsonl"
     return len(metrics.read_text(encoding="utf-8").splitlines()) if metrics.exists() else 0
 

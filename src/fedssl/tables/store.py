@@ -1,4 +1,4 @@
-"""Results as data: files with a line for each finished cell, which pages and pictures are made from.
+"""Results as data: files with one line per finished cell, from which pages and pictures are generated.
 
 A line stands on its own: config, seed, numbers, curves, and where they come from. Several processes may
 append to one file; a line is written whole, and one that was cut off is removed by the next writer.
@@ -31,7 +31,7 @@ Address = tuple[str, str, str, int | None]  # data, objective, method, seed
 
 
 class Place(Options):
-    """A cell of a table, all seeds together."""
+    """A cell of a table with all its seeds."""
 
     table: str
     scale: str
@@ -40,11 +40,11 @@ class Place(Options):
 
 
 class Number(Options):
-    """What was measured; spreads and `n` where only the mean of several seeds is known."""
+    """A measured number; spreads and `n` are set if only the mean over several seeds is known."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
-    measure: dict[str, Any] = Field({}, description="what differs from the default measure")
+    measure: dict[str, Any] = Field({}, description="difference to the default measure")
     number: float
     untrained: float | None = None
     spread: float | None = None
@@ -56,24 +56,24 @@ class Number(Options):
 
 
 def same(one: Measure, other: Measure) -> bool:
-    """Whether both ask for the same number; keys of their config may be nested or have dots."""
+    """Whether both define the same number; keys of their config may be nested or dotted."""
     plain = [each.model_copy(update={"config": dict(flatten(each.config))}) for each in (one, other)]
     return plain[0] == plain[1]
 
 
 class Record(Options):
-    """A line of the store: a run and what was measured of it.
+    """A line of the store: a run and what was measured.
 
     Attributes:
         config: what the run computes (see `portable`).
-        seed: None where only the mean over seeds is known.
+        seed: None if only the mean over seeds is known.
         key: the hash of the config.
-        places: the cells of tables that it serves.
-        numbers: what was measured; a later line of the same run adds to them.
+        places: the cells of tables that use it.
+        numbers: what was measured; later lines of the same run add to them.
         curves: numbers over rounds, by key of metrics.jsonl (see `fedssl.tables.curves`).
         panels: data of pictures that are neither numbers nor curves, by kind.
         error: why there are no numbers.
-        flaw: why the numbers are not to be used.
+        flaw: why the numbers must not be used.
         numerics, version, processor, seconds, run: where the numbers come from.
     """
 
@@ -95,15 +95,15 @@ class Record(Options):
     run: str = ""
 
     def number(self, measure: Measure) -> Number | None:
-        """The last one that was taken."""
+        """Return the latest value."""
         return next((number for number in reversed(self.numbers) if number.is_of(measure)), None)
 
     def points(self, key: str) -> Iterator[tuple[int, int, float]]:
-        """Round, client and value of a curve."""
+        """Return round, client and value of a curve."""
         return unpack(self.curves.get(key, {}))
 
     def over(self, older: Record) -> Record:
-        """Both lines of one run together."""
+        """Merge another line of the same run."""
         return self.model_copy(
             update={
                 "places": tuple(dict.fromkeys((*older.places, *self.places))),
@@ -115,7 +115,7 @@ class Record(Options):
 
 
 class Difference(Options):
-    """A published difference between two sides of an ordering, of which single seeds are not known."""
+    """A published difference between two sides of an ordering whose single seeds are not known."""
 
     table: str
     scale: str
@@ -128,14 +128,14 @@ class Difference(Options):
 
 @dataclass(frozen=True)
 class Stale:
-    """A result that is there and does not count any more."""
+    """A stored result that is out of date."""
 
     record: Record
     why: str
 
 
 class Store:
-    """The lines of all files in a folder."""
+    """All lines of the files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -149,7 +149,7 @@ class Store:
                     self._remember(Record(**line))
 
     def add(self, file: str, record: Record) -> None:
-        """Append a line to FOLDER/FILE.jsonl, unless it says nothing new."""
+        """Append a line to FOLDER/FILE.jsonl, unless it adds nothing."""
         known = [
             each
             for each in self._records.get(_address(record), ())
@@ -161,16 +161,16 @@ class Store:
         self._remember(record)
 
     def find(self, cell: Cell, place: Place, several: bool = False) -> Record | Stale | None:
-        """The result of a cell.
+        """Return the result of a cell.
 
         Args:
-            cell: its config, as it is today.
-            place: where it stands: finds results of this place that have another config, which are stale.
-            several: look for the mean over seeds instead of the cell's own.
+            cell: the cell with its current config.
+            place: its position in a table; results of this place with another config are found as stale.
+            several: look for the mean over seeds instead of a single seed.
 
         Returns:
-            The record, with the lines of the run together; `Stale`, if the only ones that there are were made
-            with another config or by other numerics; None, if there are none.
+            The merged record of the run; `Stale` if all results have another config or older numerics; None
+            if there are no results.
         """
         seed = None if several else cell.seed
         wanted, found, stale = portable(cell.config), None, None
@@ -187,7 +187,7 @@ class Store:
         return stale or self._of_place(place, seed, wanted)
 
     def seeds(self, places: Iterable[Place]) -> set[int]:
-        """Seeds of which any of the places has a result."""
+        """Return the seeds for which any of the places has a result."""
         wanted = set(places)
         return {
             record.seed
@@ -197,7 +197,7 @@ class Store:
         }
 
     def tables(self) -> set[tuple[str, str]]:
-        """Names and scales of the tables of which there is any result."""
+        """Return names and scales of the tables that have results."""
         records = (record for listed in self._records.values() for record in listed)
         return {(place.table, place.scale) for record in records for place in record.places}
 
@@ -213,20 +213,20 @@ class Store:
 
 
 def append(file: Path, line: str) -> None:
-    """Add a line to a file that other processes append to, too."""
+    """Append a line to a file to which other processes append as well."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file, "a+b") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         opened.seek(0)
         content = opened.read()
-        opened.truncate(content.rfind(b"\n") + 1)  # a line that was cut off while it was written
+        opened.truncate(content.rfind(b"\n") + 1)  # a truncated last line
         opened.write(line.encode() + b"\n")
         opened.flush()
         os.fsync(opened.fileno())
 
 
 def today(record: Record) -> dict[str, Any]:
-    """The record's config with defaults for new keys; as it is, if it is not valid any more."""
+    """Return the record's config with defaults for new keys; unchanged if it is no longer valid."""
     return _with_defaults(json.dumps(record.config, sort_keys=True))
 
 
@@ -235,12 +235,12 @@ def _with_defaults(config: str) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(config)
     try:
         return portable(load_config(values))
-    except ConfigError:  # a key that is gone
+    except ConfigError:  # a key that no longer exists
         return values
 
 
 def _flaw(record: Record) -> str:
-    """Why numbers of this config do not count any more."""
+    """Return why numbers of this config are out of date."""
     change = change_since(record.numerics, dict(flatten(today(record))))
     return record.flaw or (change.why if change else "")
 
@@ -250,12 +250,12 @@ def _address(record: Record) -> Address:
 
 
 def _address_of(config: Mapping[str, Any], seed: int | None) -> Address:
-    """Never changed by new keys: what to look for a record by."""
+    """Return the key under which a record is stored; new config keys do not change it."""
     return config["data"]["name"], config["objective"]["name"], config["method"]["name"], seed
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """`train.lr was 0.1, is 0.25`; keys that are new or gone are left out, unless there is nothing else."""
+    """Return `train.lr was 0.1, is 0.25`; new and removed keys are only listed if nothing else differs."""
     old, new = dict(flatten(before)), dict(flatten(now))
     shared = [key for key in new if key in old and old[key] != new[key]]
     texts = [f"{key} was {old[key]}, is {new[key]}" for key in shared]
@@ -264,7 +264,7 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _adds_nothing(record: Record, known: Record) -> bool:
-    """Whether every part of a record is in an earlier line."""
+    """Whether every part of a record is already in an earlier line."""
     return (
         set(record.places) <= set(known.places)
         and all(number in known.numbers for number in record.numbers)

@@ -23,10 +23,10 @@ Tasks = queue.SimpleQueue[dict[str, Any]]
 
 
 def main() -> None:
-    # Answers go to the original standard output; whatever else prints goes to standard error.
+    # Answers go to the original standard output; all other output goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     torch.set_num_threads(1)
     tasks: Tasks = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
@@ -50,7 +50,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listen(tasks: Tasks) -> None:
-    """Queue what comes in. When nothing can come any more, nobody waits for answers either."""
+    """Queue incoming cells. When the input ends, stop, because nobody reads the answers any more."""
     for line in sys.stdin:
         tasks.put(json.loads(line))
     os._exit(1)

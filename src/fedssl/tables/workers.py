@@ -1,7 +1,7 @@
-"""Who runs cells: this process, or several worker processes with one thread each.
+"""Runs cells in this process, or in several worker processes with one thread each.
 
 A worker is `python -m fedssl.tables.worker`: it reads cells as lines of JSON and answers with lines of JSON.
-It ends when its standard input does, so none outlives the command that started it.
+A worker ends when its standard input is closed, so no worker outlives the command that started it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "fedssl.tables.worker"]
 
 
 class Here:
-    """Runs a cell at a time, in this process."""
+    """Runs one cell at a time in this process."""
 
     def __init__(self) -> None:
         self._started: tuple[int, Cell, Path] | None = None
@@ -34,7 +34,7 @@ class Here:
 
     @property
     def busy(self) -> list[Path]:
-        """The runs that are being worked at."""
+        """The runs in progress."""
         return [] if self._started is None else [self._started[2]]
 
     @property
@@ -45,7 +45,7 @@ class Here:
         self._started = position, cell, path
 
     def wait(self) -> tuple[int, Outcome]:
-        """The next outcome."""
+        """Return the next outcome."""
         assert self._started is not None
         position, cell, path = self._started
         outcome = try_cell(cell, path)
@@ -54,7 +54,7 @@ class Here:
 
 
 class Workers:
-    """Runs several cells at once, each in a process of its own with one thread."""
+    """Runs several cells at once, each in its own process with one thread."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -69,7 +69,7 @@ class Workers:
 
     @property
     def busy(self) -> list[Path]:
-        """The runs that are being worked at."""
+        """The runs in progress."""
         return [worker.task[2] for worker in self._workers if worker.task is not None]
 
     @property
@@ -78,7 +78,7 @@ class Workers:
 
     @property
     def processes(self) -> list[subprocess.Popen[str]]:
-        """Those that have been started and not replaced."""
+        """The worker processes that are alive."""
         return [worker.process for worker in self._workers]
 
     def start(self, position: int, cell: Cell, path: Path) -> None:
@@ -89,7 +89,7 @@ class Workers:
         idle.start(position, cell, path)
 
     def wait(self) -> tuple[int, Outcome]:
-        """The next outcome. A worker that dies is replaced when the next cell needs one."""
+        """Return the next outcome. A worker that died is replaced when the next cell needs one."""
         busy = {worker.answers: worker for worker in self._workers if worker.task is not None}
         ready, _, _ = select.select(list(busy), [], [])
         worker = busy[ready[0]]
@@ -100,10 +100,10 @@ class Workers:
 
 
 class _Worker:
-    """A process and the cell that it is at."""
+    """A worker process and its current cell."""
 
     def __init__(self) -> None:
-        # Its numbers do not depend on how many others there are: one thread for everything.
+        # The numbers do not depend on the number of workers: each uses one thread.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             COMMAND,
@@ -138,7 +138,7 @@ class _Worker:
         return position, Outcome(cell, path, **json.loads(line))
 
     def end(self) -> None:
-        """At once: a run that it is at goes on from its last checkpoint next time."""
+        """End the process immediately; the next command resumes its run from the last checkpoint."""
         self.process.kill()
         self.process.wait()
         self.tasks.close()

@@ -1,1 +1,1 @@
-"""What runs are looked at with: trajectories, feature maps, drift, theory."""
+"""Analyses of runs: trajectories, feature maps, drift, theory."""

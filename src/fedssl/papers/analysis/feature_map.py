@@ -1,4 +1,4 @@
-"""Features of the global and of two local models in one 2-D map (Dec-SSL, Figure 9)."""
+"""Features of the global model and of two local models in one 2-D map (Dec-SSL, Figure 9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedssl.extras import installed
 from fedssl.rng import derive, numpy_rng
 from fedssl.state import State, restore
 
-COMPONENTS = 20  # that PCA leaves (§B.3)
+COMPONENTS = 20  # after PCA (§B.3)
 
 Points = NDArray[np.float64]
 
@@ -30,18 +30,18 @@ class FeatureMap:
 
     models: list[str]
     points: Points  # [models, images, 2]
-    labels: NDArray[np.int64]  # of the images; all 0 where nothing is known of them
+    labels: NDArray[np.int64]  # labels of the images; all 0 if unknown
     classes: Sequence[str]
     how: str  # UMAP or t-SNE
 
 
 def feature_map(run: str | Path, clients: Sequence[int] = (0, 2), images: int = 500) -> FeatureMap:
-    """Of test images (or, without a test split, of training images) that are the same for every model."""
+    """Map the features of the same test images (or training images without a test split) for every model."""
     found = local_models(run)
     for client in clients:
         if client not in found.local:
             raise RunError(
-                f"client {client} took no part in round {found.round}: choose from {sorted(found.local)}"
+                f"client {client} did not take part in round {found.round}: choose from {sorted(found.local)}"
             )
     federation, seed = found.finished.federation, found.finished.trained.seed
     pool = federation.test or federation.train
@@ -67,12 +67,12 @@ def _features(found: LocalModels, state: State, images: ImageSet) -> Points:
 
 
 def joint(features: Sequence[Points], seed: int) -> tuple[Points, str]:
-    """All features together → PCA (20) → UMAP where it is installed, else t-SNE: [models, images, 2]."""
+    """Project all features together by PCA (20), then UMAP if installed, else t-SNE: [models, images, 2]."""
     from sklearn.decomposition import PCA
 
     rows = np.concatenate(features)
     if len(rows) < 4:
-        raise DataError(f"a map of {len(rows)} points shows nothing: give it more images")
+        raise DataError(f"{len(rows)} points are too few for a map: use more images")
     few = PCA(min(COMPONENTS, *rows.shape), random_state=seed).fit_transform(rows)
     if installed("umap"):
         umap = importlib.import_module("umap")
@@ -87,7 +87,7 @@ def joint(features: Sequence[Points], seed: int) -> tuple[Points, str]:
 
 
 def save_picture(file: str | Path, seen: FeatureMap) -> None:
-    """A panel for each model on the same axes, coloured by class; in grey, where the others are."""
+    """Draw one panel per model on the same axes, colored by class, with the other models in grey."""
     from matplotlib.figure import Figure
 
     plot = Figure(figsize=(3.4 * len(seen.models), 3.9), layout="constrained")

@@ -1,8 +1,8 @@
-"""The global model's way over the loss landscape (L-DAWA, Fig. 2).
+"""The global model's path over the loss landscape (L-DAWA, Fig. 2).
 
-The plane is the one that the checkpoints of the rounds lie closest to: their first two principal
-components as seen from the last one (Li et al. 2018, section 7.2). The loss on it is the objective's,
-on one fixed set of views of images of all clients.
+The plane is spanned by the first two principal components of the checkpoints, relative to the last
+one (Li et al. 2018, section 7.2). The loss on the plane is the objective's, on a fixed set of views of
+images of all clients.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedssl.rundir import RunDir
 from fedssl.state import State, restore
 
 Numbers = NDArray[np.float64]
-MARGIN = 0.25  # of the path's extent, around it
+MARGIN = 0.25  # margin around the path, relative to its extent
 
 
 @dataclass(frozen=True)
 class Plane:
-    """A path of points, as seen in the plane that it lies closest to."""
+    """A path of points, projected onto its principal plane."""
 
     path: Numbers  # [points, 2]; the last one is the origin
     axes: Numbers  # [2, dimensions], orthonormal
-    explained: float  # share of the path's variance about its end that the plane shows
+    explained: float  # share of the path's variance (about its end) in the plane
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Landscape:
 
 
 def plane_through(points: Numbers) -> Plane:
-    """The two principal directions of `points − last point`."""
+    """Return the two principal directions of `points − last point`."""
     centred = points - points[-1]
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
     axes = directions[:2]
@@ -56,7 +56,7 @@ def plane_through(points: Numbers) -> Plane:
 
 
 def landscape(run: str | Path, grid: int = 15, images: int = 512) -> Landscape:
-    """Losses on a grid × grid plane through a run's checkpoints."""
+    """Compute losses on a grid × grid plane through a run's checkpoints."""
     directory = RunDir.open(run)
     finished = load_run(directory, {})
     rounds, states = _states(directory, finished)
@@ -75,12 +75,12 @@ def landscape(run: str | Path, grid: int = 15, images: int = 512) -> Landscape:
 
 
 def _states(directory: RunDir, finished: LoadedRun) -> tuple[list[int], list[State]]:
-    """The global model before round 1 and at every checkpoint."""
+    """Return the global model before round 1 and at every checkpoint."""
     checkpoints = finished.live.checkpoints
     rounds = checkpoints.rounds()
     if len(rounds) < 2:
         raise RunError(
-            f"{directory.path} kept {len(rounds)} checkpoint(s), and a trajectory needs at least 2: "
+            f"{directory.path} has {len(rounds)} checkpoint(s), but a trajectory needs at least 2: "
             "train with checkpoint.keep=0 checkpoint.every=1"
         )
     return [0, *rounds], [
@@ -90,7 +90,7 @@ def _states(directory: RunDir, finished: LoadedRun) -> tuple[list[int], list[Sta
 
 
 def _layers(finished: LoadedRun) -> list[str]:
-    """Trained tensors of the global model: no statistics, no counters."""
+    """Return the trained tensors of the global model, without statistics and counters."""
     runner = finished.models.runner
     return [name for name, _ in runner.model.named_parameters() if name in runner.uploads]
 
@@ -111,7 +111,7 @@ def _axis(along: Numbers, grid: int) -> Numbers:
 
 
 class _Loss:
-    """The objective on fixed views; BatchNorm uses the batch's statistics, which fit any weights."""
+    """The objective on fixed views. BatchNorm uses batch statistics, which match any weights."""
 
     def __init__(self, finished: LoadedRun, images: int) -> None:
         config, self.runner = finished.trained, finished.models.runner

@@ -1,10 +1,10 @@
-"""The multi-class classifier of least norm that separates all samples with margin 1, solved exactly.
+"""The exact multi-class classifier of least norm that separates all samples with margin 1.
 
     min Σ_c ‖w_c‖²   subject to   ⟨w_y, x⟩ ≥ ⟨w_c, x⟩ + 1   for every sample (x, y) and every c ≠ y
 
-Its dual has one multiplier α ≥ 0 for each constraint. Projected gradients with momentum guess which of
-them are positive; given those, the multipliers solve a linear system, and what the system gets wrong
-(a negative multiplier, a margin below 1) corrects the guess until nothing is.
+Its dual has one multiplier α ≥ 0 per constraint. Projected gradient descent with momentum guesses which of
+them are positive. Given those, the multipliers solve a linear system; negative multipliers and margins
+below 1 then correct the guess, until there are no more errors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CORRECTIONS = 25
 
 @dataclass(frozen=True)
 class MaxMargin:
-    """The classifier and the proof that it is the best: together they meet the KKT conditions."""
+    """The classifier, with multipliers that prove its optimality by the KKT conditions."""
 
     weights: Array  # [classes, d]
     multipliers: Array  # [samples, classes], 0 in the column of the sample's own class
@@ -37,7 +37,7 @@ class MaxMargin:
 
 
 def max_margin(x: Array, y: Labels, classes: int) -> MaxMargin:
-    """The classifier of least norm with margin 1; classes without samples take part, as rivals."""
+    """Return the classifier of least norm with margin 1; classes without samples count as rivals."""
     problem = _Dual(x, y, classes)
     multipliers = np.zeros((len(x), classes))
     for _ in range(GUESSES):
@@ -47,7 +47,7 @@ def max_margin(x: Array, y: Labels, classes: int) -> MaxMargin:
             return found
     raise DataError(
         f"no classifier with margin 1 found for {len(x)} samples in {x.shape[1]} dimensions: "
-        "the classes are not (or hardly) separable by planes through the origin"
+        "the classes cannot (or can hardly) be separated by planes through the origin"
     )
 
 
@@ -60,13 +60,13 @@ class _Dual:
         self.step = 1.0 / (classes * float(linalg.eigvalsh(x.T @ x)[-1]))
 
     def solution(self, multipliers: Array) -> MaxMargin:
-        """w = Gᵀα: each multiplier adds its sample to the own class and takes it from the rival."""
+        """Return w = Gᵀα: each multiplier adds its sample to its own class, and subtracts it from a rival."""
         weights = (np.where(self.own, multipliers.sum(axis=1, keepdims=True), 0.0) - multipliers).T @ self.x
         scores = self.x @ weights.T
         return MaxMargin(weights, multipliers, scores[self.own][:, None] - scores)
 
     def descend(self, multipliers: Array, steps: int) -> Array:
-        """Accelerated projected gradient on ½‖Gᵀα‖² − Σα, its momentum dropped where it points uphill."""
+        """Run accelerated projected gradient descent on ½‖Gᵀα‖² − Σα, with momentum restarts."""
         ahead, pace = multipliers, 1.0
         for _ in range(steps):
             slope = self.solution(ahead).margins - 1.0
@@ -79,7 +79,7 @@ class _Dual:
         return multipliers
 
     def corrected(self, active: NDArray[np.bool_]) -> MaxMargin | None:
-        """Solve for the active multipliers, change what is wrong, and again; none: it does not settle."""
+        """Solve for the active multipliers and correct errors until there are none; None if that fails."""
         for _ in range(CORRECTIONS):
             multipliers = np.zeros(active.shape)
             multipliers[active] = _solve(self._products(active))
@@ -93,7 +93,7 @@ class _Dual:
         return None
 
     def _products(self, active: NDArray[np.bool_]) -> Array:
-        """G Gᵀ of the active constraints: (e_y − e_c)·(e_y' − e_c') times ⟨x, x'⟩."""
+        """Return G Gᵀ of the active constraints: (e_y − e_c)·(e_y' − e_c') times ⟨x, x'⟩."""
         sample, rival = np.nonzero(active)
         own = self.y[sample]
         directions = np.eye(active.shape[1])[own] - np.eye(active.shape[1])[rival]
@@ -102,7 +102,7 @@ class _Dual:
 
 
 def _solve(products: Array) -> Array:
-    """Multipliers with which all active margins are 1; the shortest where samples depend on each other."""
+    """Return multipliers for which all active margins are 1; the shortest if samples are dependent."""
     ones = np.ones(len(products))
     with warnings.catch_warnings():
         warnings.simplefilter("error", linalg.LinAlgWarning)

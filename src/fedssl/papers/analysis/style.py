@@ -1,4 +1,4 @@
-"""Style features of all clients in one picture (FedStyle, Figure 4)."""
+"""Style features of all clients in one figure (FedStyle, Figure 4)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedssl.rundir import RunDir
 
 
 def of_run(path: str | Path) -> StyleFeatures:
-    """h_s of some images of every client of a finished run of FedStyle."""
+    """Compute h_s of some images of every client of a finished FedStyle run."""
     return style_features(load_run(RunDir.open(path), {}))
 
 
 def embed(seen: StyleFeatures, seed: int = 0) -> NDArray[np.float32]:
-    """t-SNE to two dimensions, the same for the same features and seed."""
+    """Compute a t-SNE in two dimensions, deterministic in features and seed."""
     from sklearn.manifold import TSNE
 
     features = seen.features.double().numpy()
-    neighbours = min(30.0, (len(features) - 1) / 3)  # t-SNE wants fewer than there are features
+    neighbours = min(30.0, (len(features) - 1) / 3)  # t-SNE needs a perplexity below the number of features
     flat = TSNE(perplexity=neighbours, init="pca", random_state=seed, n_jobs=1).fit_transform(features)
     return np.asarray(flat, dtype=np.float32)
 
 
 @dataclass(frozen=True)
 class StyleMap:
-    """Style features in two dimensions, with the client and the style of each."""
+    """Style features in two dimensions, with the client and style of each."""
 
     flat: NDArray[np.float32]
     clients: NDArray[np.int64]
@@ -40,14 +40,14 @@ class StyleMap:
 
 
 def style_map(seen: StyleFeatures) -> StyleMap:
-    """Images without styles all have the same."""
+    """Build the map; images without styles all have the same style."""
     clients = seen.clients.numpy()
     styles = np.zeros_like(clients) if seen.styles is None else seen.styles.numpy()
     return StyleMap(embed(seen), clients, styles, seen.style_names or ("no styles known",))
 
 
 def save_picture(file: str | Path, path: str | Path, title: str = "") -> None:
-    """The picture of one run: features coloured by client, and beside them by style."""
+    """Draw the figure of one run: features colored by client, and by style."""
     from matplotlib.figure import Figure
 
     plot = Figure(figsize=(8.6, 4.2), layout="constrained")
@@ -56,7 +56,7 @@ def save_picture(file: str | Path, path: str | Path, title: str = "") -> None:
 
 
 def draw(axes: Any, seen: StyleMap, title: str = "") -> None:
-    """Two panels: by client, by style."""
+    """Draw two panels: by client and by style."""
     clients = [f"client {client}" for client in range(int(seen.clients.max()) + 1)]
     _scatter(axes[0], seen.flat, seen.clients, clients)
     _scatter(axes[1], seen.flat, seen.styles, seen.style_names)

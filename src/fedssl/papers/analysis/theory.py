@@ -1,10 +1,10 @@
-"""Why self-supervision is robust to heterogeneity, executable (Dec-SSL, §3.2, §4.2 and §E).
+"""Why self-supervision is robust to heterogeneity: the linear model of Dec-SSL (§3.2, §4.2 and §E).
 
-K sources in d dimensions. Source k has many samples of two classes, which differ along e_k and vary along
-all other e_i, and a few samples of every other odd class. Local and global self-supervised features have a
-closed form, the top eigenvectors of the data's second moments; supervised ones are those of the two-layer
-linear network of least norm. The representability of a direction, r_i = ‖Π_S e_i‖², is uniform over
-e_1 … e_K for the former and peaks at e_k for the latter.
+There are K sources in d dimensions. Source k has many samples of two classes that differ along e_k and
+vary along all other e_i, and a few samples of every other odd class. Local and global self-supervised
+features have a closed form, the top eigenvectors of the data's second moments; supervised ones are those
+of the two-layer linear network of least norm. The representability of a direction, r_i = ‖Π_S e_i‖², is
+uniform over e_1 … e_K for the former and peaks at e_k for the latter.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedssl.papers.analysis.max_margin import Array, Labels, max_margin
 from fedssl.rng import numpy_rng
 
 DIMENSIONS = (100, 200, 400, 800)
-SOURCES = 3  # K = Θ(d^{1/20}) hardly grows: d must grow a million-fold for K to double
-RANK = 1e-9  # singular values below this share of the largest are rounding
+SOURCES = 3  # K = Θ(d^{1/20}) hardly grows: K doubles when d grows by a factor of a million
+RANK = 1e-9  # singular values below this share of the largest are rounding errors
 
 
 def source_data(source: int, sources: int, d: int, rng: np.random.Generator) -> tuple[Array, Labels]:
     """The samples of one source (counted from 0) and their classes (§E.1).
 
-    Class 2k: e_k − Σ_{i≠k} q_i τ e_i + μξ, class 2k+1: the same with −e_k, d samples of each; of class 2i
-    for i ≠ k as many e_i + μξ as keep all rare classes together below d^{1/5}, but at least one. q_i is 0
+    Class 2k: e_k − Σ_{i≠k} q_i τ e_i + μξ; class 2k+1: the same with −e_k; d samples of each. Class
+    2i for i ≠ k: e_i + μξ, at least one sample, all rare classes together below d^{1/5}. q_i is 0
     or 1, ξ Gaussian, τ = d^{1/5}, μ = d^{−1/5}.
     """
     tau, mu = d**0.2, d**-0.2
@@ -55,16 +55,16 @@ def _noisy(signal: Array, d: int, mu: float, rng: np.random.Generator) -> Array:
 
 
 def ssl_features(moments: Array, m: int) -> Array:
-    """Rows that minimise ‖X − wᵀw‖²_F (Eq. E.5): the top m eigenvectors of X, times the roots of λ."""
+    """Return the rows that minimize ‖X − wᵀw‖²_F (Eq. E.5): the top m eigenvectors of X, scaled by √λ."""
     values, vectors = np.linalg.eigh(moments)
     features: Array = (vectors[:, -m:] * np.sqrt(np.maximum(values[-m:], 0.0))).T
     return features
 
 
 def sl_features(x: Array, y: Labels, classes: int) -> Array:
-    """Rows u of the network v·u of least ‖uᵀu‖²_F + ‖vᵀv‖²_F with margin 1 (§E.2).
+    """Return the rows u of the network v·u of least ‖uᵀu‖²_F + ‖vᵀv‖²_F with margin 1 (§E.2).
 
-    For a given product W = UΣVᵀ the sum is least, 2‖W‖²_F, at u = Σ^{½}Vᵀ. So W is the classifier of
+    For a given product W = UΣVᵀ the sum is smallest, 2‖W‖²_F, at u = Σ^{½}Vᵀ. So W is the classifier of
     least norm (Eq. E.19).
     """
     _, sizes, directions = np.linalg.svd(max_margin(x, y, classes).weights, full_matrices=False)
@@ -74,7 +74,7 @@ def sl_features(x: Array, y: Labels, classes: int) -> Array:
 
 
 def representability(features: Array) -> Array:
-    """r_i = ‖Π_S e_i‖² with S spanned by the rows (Definition 3.1)."""
+    """Return r_i = ‖Π_S e_i‖², where S is the span of the rows (Definition 3.1)."""
     _, sizes, directions = np.linalg.svd(features, full_matrices=False)
     r: Array = np.square(directions[sizes > RANK * sizes[0]]).sum(axis=0)
     return r
@@ -82,14 +82,14 @@ def representability(features: Array) -> Array:
 
 @dataclass(frozen=True)
 class Study:
-    """Representability of e_1 … e_K at one d: of each source's own features, and of the global ones."""
+    """Representability of e_1 … e_K at one d, for each source's own features and for the global features."""
 
     d: int
     sources: int
     local_ssl: Array  # [source, direction]
     global_ssl: Array  # [direction]
     local_sl: Array  # [source, direction]
-    sl_correlation: Array  # [source, direction]: Σ_i ⟨u_i, e_j⟩², of which Proposition 4.1 speaks
+    sl_correlation: Array  # [source, direction]: Σ_i ⟨u_i, e_j⟩² of Proposition 4.1
 
     @property
     def ssl_missing(self) -> float:
@@ -117,9 +117,12 @@ class Study:
 
 
 def study(d: int, sources: int = SOURCES, seed: int = 0) -> Study:
-    """Draw the data of all sources, solve all three problems, and look along e_1 … e_K."""
+    """Draw the data of all sources, solve all three problems, and measure along e_1 … e_K."""
     if sources < 2 or d < 10 * sources:
-        raise ConfigError(f"{sources} sources in {d} dimensions: at least 2, in at least 10 times as many")
+        raise ConfigError(
+            f"{sources} sources in {d} dimensions: at least 2 sources and 10 times as many dimensions "
+            "are needed"
+        )
     data = [source_data(k, sources, d, numpy_rng(seed, "theory", d, k)) for k in range(sources)]
     moments = [x.T @ x / len(x) for x, _ in data]
     classes = m = 2 * sources
@@ -128,7 +131,7 @@ def study(d: int, sources: int = SOURCES, seed: int = 0) -> Study:
         d=d,
         sources=sources,
         local_ssl=_along(sources, [ssl_features(own, m) for own in moments]),
-        # All sources have equally many samples, so the global moments are the mean (Eq. E.14).
+        # All sources have the same number of samples, so the global moments are the mean (Eq. E.14).
         global_ssl=_along(sources, [ssl_features(np.mean(moments, axis=0), m)])[0],
         local_sl=_along(sources, supervised),
         sl_correlation=np.stack([np.square(u).sum(axis=0)[:sources] for u in supervised]),
@@ -140,7 +143,7 @@ def _along(sources: int, features: Sequence[Array]) -> Array:
 
 
 def table(studies: Sequence[Study]) -> str:
-    """The numbers of the theorem and of the proposition, a line for each d."""
+    """Format the numbers of the theorem and of the proposition, one line per d."""
     names = ("d", "d^-4/5", "1−r local SSL", "1−r global SSL", "SL: r_k", "SL: other r_i")
     head = "  ".join(f"{name:>{width}}" for name, width in zip(names, (6, 7, 14, 14, 8, 13), strict=True))
     lines = [
@@ -151,13 +154,13 @@ def table(studies: Sequence[Study]) -> str:
     return "\n".join([head, *lines])
 
 
-# --- the picture ----------------------------------------------------------------------------------
+# --- plotting ---------------------------------------------------------------------------------------
 
 COLOURS = {"local SSL": "#44aa99", "global SSL": "#117733", "local SL": "#cc6677"}
 
 
 def save_picture(path: str | os.PathLike[str], studies: Sequence[Study]) -> None:
-    """Bars of r at the largest d, a panel a source; and how the gaps close as d grows."""
+    """Plot bars of r at the largest d, one panel per source, and the gaps as functions of d."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -195,7 +198,7 @@ def _draw_scaling(panel: Any, studies: Sequence[Study]) -> None:
     for label, (values, colour) in lines.items():
         panel.loglog(d, values, marker="o", markersize=4, color=COLOURS[colour], label=label)
     panel.loglog(d, d**-0.8, color="grey", linestyle=":", label="$d^{-4/5}$ (Theorem 3.2)")
-    panel.set_title("what closes as d grows", loc="left", fontsize=10)
+    panel.set_title("gaps as d grows", loc="left", fontsize=10)
     panel.set_xlabel("d")
     panel.set_xticks(d, [f"{each.d}" for each in studies])
     panel.xaxis.set_minor_locator(NullLocator())

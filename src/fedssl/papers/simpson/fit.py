@@ -26,7 +26,7 @@ from fedssl.papers.simpson.points import SPREADS, sample
 from fedssl.papers.simpson.regression import Intercept, LinearRegression, Slope
 
 REACH = 3.0  # fakes on a client's line are within this many standard deviations of x
-PENALTY = 1e-6  # on the linear router's weights: x separates the clients nearly perfectly
+PENALTY = 1e-6  # on the linear router's weights: x separates the clients almost perfectly
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ConfidentExpert(Expert):
         return _score(self.model, torch.stack((x, self.predict(x)), 1))
 
 
-Router = Callable[[Tensor], Tensor]  # maps x [N] to the clients that predict [N]
+Router = Callable[[Tensor], Tensor]  # maps x [N] to the clients that predict it [N]
 
 
 class Simpson(Use):
