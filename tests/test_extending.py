@@ -67,6 +67,7 @@ TOGETHER = [
 ]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_all_parts_together(folder: Path) -> None:
     """From Python, with a callback; by the command in two workers; and with a protocol."""
     budget = load_class(folder / "budget.py", "Budget")(1.0)

@@ -23,6 +23,7 @@ def test_the_same_run_with_and_without(rule, tmp_path):
     assert "angle" in server.metrics[0]["clients"][0]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_scale_too(tmp_path):
     options = {"aggregation.name": "l-dawa", "aggregation.client_side": True, "rounds": 2}
     one = small_run(tmp_path / "one", **options)

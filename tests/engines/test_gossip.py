@@ -223,6 +223,7 @@ def test_few_nodes_a_round(tmp_path):
 # --- the same bits --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_give_the_same_bits_as_one_process(tmp_path):
     keys = {"objective": "byol", "participation.failure_rate": 0.2}
     one = gossip(tmp_path / "one", "random", **keys)

@@ -62,6 +62,7 @@ def test_spare_clients_take_the_place_of_those_that_fail(tmp_path):
     assert len(seen) > 1
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_spare_clients_leave_no_trace(tmp_path):
     """One process does not even begin with spare clients, two workers do: the same bits."""
     keys = {"objective": "byol", "method": "fedema", "rounds": 4, **FAILS}

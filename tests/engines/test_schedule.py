@@ -136,6 +136,7 @@ class SaysThreads(FedAvg):
         return training
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_clients_train_with_the_threads_of_the_plan(tmp_path, workers):
     method = {"method.name": "tests.engines.test_schedule:SaysThreads", "engine.workers": workers}
@@ -148,15 +149,15 @@ def test_clients_train_with_the_threads_of_the_plan(tmp_path, workers):
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("clients", [3, 5])
-def test_workers_give_the_same_bits_as_one_process(tmp_path, clients):
+@pytest.mark.usefixtures("warm_workers")
+@pytest.mark.parametrize(("clients", "workers"), [(3, 3), (5, 2)])
+def test_workers_give_the_same_bits_as_one_process(tmp_path, clients, workers):
     partition = {"partition.clients": clients, "partition.classes": 4}
     keys = {"objective": "byol", "method": "fedema", **partition, **SHARED}
     one = small_run(tmp_path / "one", **keys)
-    two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})
-    three = small_run(tmp_path / "three", **keys, **{"engine.workers": 3})
-    assert digest(one) == digest(two) == digest(three)
-    assert [line["loss"] for line in one.metrics] == [line["loss"] for line in two.metrics]
+    several = small_run(tmp_path / "several", **keys, **{"engine.workers": workers})
+    assert digest(one) == digest(several)
+    assert [line["loss"] for line in one.metrics] == [line["loss"] for line in several.metrics]
 
 
 def test_threads_make_a_difference_here(tmp_path):
@@ -165,6 +166,7 @@ def test_threads_make_a_difference_here(tmp_path):
     assert digest(shared) != digest(small_run(tmp_path / "own", **{**SHARED, "engine.wave": 1}))
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_default_run_can_be_had_again_in_one_process(tmp_path, monkeypatch):
     """What two workers of this machine settled is in config.toml, and is all that the bits depend on."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
@@ -175,10 +177,9 @@ def test_a_default_run_can_be_had_again_in_one_process(tmp_path, monkeypatch):
     assert digest(fedssl.run(again, out=tmp_path / "one", quiet=True)) == digest(two)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path, workers):
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     keys = {**SHARED, "objective.name": "byol", "method.name": "fedema", "rounds": 12, "checkpoint.every": 1}
-    words, out = arguments(**keys, **{"engine.workers": workers}), tmp_path / "killed"
+    words, out = arguments(**keys, **{"engine.workers": 2}), tmp_path / "killed"
     whole = fedssl.run(load(None, parse_overrides(arguments(**keys))), out=tmp_path / "whole", quiet=True)
     command = [sys.executable, "-m", "fedssl.cli", "run", *words, "--out", str(out), "--quiet"]
     process = subprocess.Popen(command)
@@ -196,6 +197,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, workers):
     assert digest(out) == digest(whole)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_spare_clients_have_no_part_in_the_plan(tmp_path):
     """Which of them is needed is known only when another has failed."""
     chance = {"participation.per_round": 3, "participation.overshoot": 0.5, "participation.failure_rate": 0.3}
@@ -214,6 +216,7 @@ def test_spare_clients_have_no_part_in_the_plan(tmp_path):
         assert all(threads == 1 for client, threads in found if client in spares)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_neighbours_share_threads_as_clients_of_a_server_do(tmp_path):
     keys = {**SHARED, "engine.name": "gossip"}
     one = small_run(tmp_path / "one", **keys)

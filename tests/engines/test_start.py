@@ -94,6 +94,7 @@ def test_a_run_goes_on_where_another_ended(first: fedssl.Run, tmp_path: Path) ->
     assert again.directory.encoder_description()["init"] == str(first.path.resolve())
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_run_needs_the_weights_no_more(first: fedssl.Run, tmp_path: Path) -> None:
     shutil.copytree(first.path, tmp_path / "start")
     run = small_run(tmp_path / "run", **{"model.init": str(tmp_path / "start"), "rounds": 2})

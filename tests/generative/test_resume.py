@@ -94,6 +94,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path: Path) -> None:
     assert_same(whole.path, out)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_worker_processes_give_the_same_bits(tmp_path: Path) -> None:
     """Also where fewer workers than clients take part, each for its clients in turn."""
     keys = {"partition": {"scheme": "iid", "clients": 4, "workers": 2}, "rounds": 2}

@@ -501,6 +501,7 @@ def test_options_are_checked():
             load({"method": {"name": "featarc", **wrong}})
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_and_a_restart_change_nothing(tmp_path):
     from fedssl import experiment
     from fedssl.listener import Listener

@@ -63,6 +63,7 @@ def test_other_clients_matter_from_the_second_round_on(tmp_path) -> None:
     assert half[0] < without[0]  # the own images repel half as much, and there are no others yet
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_give_the_same_bits(tmp_path) -> None:
     keys = {"method": "fedsc", "rounds": 2, "participation.per_round": 3}
     two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})

@@ -57,6 +57,7 @@ def test_parts_of_the_loss_matter(tmp_path) -> None:
     assert len(found) == 4
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_give_the_same_bits(tmp_path) -> None:
     keys = {"method": "fedx", "rounds": 2}
     two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})

@@ -66,6 +66,7 @@ def test_methods_with_passes_of_their_own_train_too(method: str, tmp_path: Path)
     assert narrow != full
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.skipif(not multiplies_bf16(), reason="workers look at the processor themselves")
 def test_two_workers_give_the_same_bits(tmp_path: Path) -> None:
     settings = {"train.precision": "bf16", "rounds": 2}

@@ -100,6 +100,7 @@ def test_a_round_is_what_training_one_client_after_another_gives(tmp_path):
         assert torch.equal(value, state[f"encoder.{name}"]), name
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("visits", [0, 2])
 @pytest.mark.parametrize("objective", ["simclr", "byol"])
 def test_the_same_bits_with_workers_and_after_a_stop(tmp_path, visits, objective):

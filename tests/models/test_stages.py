@@ -104,6 +104,7 @@ def test_frozen_tensors_do_not_travel_and_do_not_change(method: str, tmp_path: P
     assert run.metrics[-1]["failed"] == []
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_all_engines_agree_on_frozen_stages(tmp_path: Path) -> None:
     keys = {"objective": "byol", "method": "fedema", "rounds": 2, "train.freeze": 1, "train.layer_decay": 0.7}
     alone = small_run(tmp_path / "alone", **keys)

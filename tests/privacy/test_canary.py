@@ -70,6 +70,7 @@ def test_those_who_take_part_are_clients_of_every_round(run: fedssl.Run) -> None
         assert not line["failed"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_give_the_same_bits(run: fedssl.Run, tmp_path_factory: pytest.TempPathFactory) -> None:
     again = small_run(
         tmp_path_factory.mktemp("canary") / "run",

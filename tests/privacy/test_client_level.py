@@ -243,6 +243,7 @@ def test_a_resumed_run_spends_the_same_and_has_the_same_bits(private: fedssl.Run
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_workers_give_the_same_bits(private: fedssl.Run, tmp_path: Path) -> None:
     keys = {"participation.per_round": 0.6, "engine.workers": 2}
     assert digest(small_run(tmp_path / "run", **DP, **keys)) == digest(private)

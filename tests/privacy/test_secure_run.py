@@ -86,6 +86,7 @@ def test_a_number_beyond_the_bound_leaves_the_client_out(tmp_path: Path) -> None
 # --- the same bits everywhere ------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_one_process_workers_and_sites_give_the_same_bits(tmp_path: Path) -> None:
     keys = {**SECURE, "objective": "byol", "rounds": 2}
     local = fedssl.run(THREE, out=tmp_path / "local", quiet=True, **keys)
@@ -188,14 +189,19 @@ SCAN = """
     needles = []
     for file in files:
         data = pathlib.Path(file).read_bytes()
-        # 16 bytes in two places of the tensors, where they are not zeros or constants
+        # 16 bytes of the tensors, where they are not zeros or constants
         places = (data[at:at + 16] for at in range(len(data) // 2, len(data) - 16, 64))
-        needles += [needle for needle in places if len(set(needle)) > 8][:2]
+        needles.append(next(needle for needle in places if len(set(needle)) > 8))
     found = set()
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
-        for line in open(f"/proc/{process}/maps"):
-            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
-            if "rw" not in line or "[v" in line:
+        for line in open(f"/proc/{process}/smaps"):
+            first, second, *_ = line.split()
+            if "-" in first:
+                begin, end = (int(part, 16) for part in first.split("-"))
+                searched, written = "rw" in second and "[v" not in line, 0
+            elif first in ("Rss:", "Swap:"):
+                written += int(second)
+            if first != "VmFlags:" or not searched or not written:  # VmFlags is the last line of a mapping
                 continue
             memory.seek(begin)
             try:
@@ -211,6 +217,7 @@ SCAN = """
 """
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="reads a process's memory through /proc")
 def test_no_upload_is_in_the_memory_or_files_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,8 +253,8 @@ def test_no_upload_is_in_the_memory_or_files_of_the_server(
 
     monkeypatch.setattr(Workers, "ask", watched)
     small_run(tmp_path / "run", rounds=1, **SECURE, **{"engine.workers": 2})
-    assert found == {"mask": [10, 0]}
+    assert found == {"mask": [5, 0]}
     kept = (copies / "0").read_bytes()  # now one of them is here: the search finds it
     scan("control")
-    assert found["control"][1] >= 2
+    assert found["control"][1] >= 1
     assert kept
