@@ -23,7 +23,7 @@ def test_separation_by_hand() -> None:
 
 
 def test_distillation_by_hand() -> None:
-    """Unit vectors (1, 0) and (0, 1): softmax p = e/(1+e) and 1−p, so that KL = (2p−1)·log(p/(1−p)) = 2p−1."""
+    """Unit vectors (1, 0) and (0, 1): softmax p = e/(1+e) and 1−p, so KL = (2p−1)·log(p/(1−p)) = 2p−1."""
     p = math.e / (1 + math.e)
     features = torch.tensor([[0.0, 5]], requires_grad=True)
     z = torch.tensor([[2.0, 0]], requires_grad=True)

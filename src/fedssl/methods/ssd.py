@@ -1,4 +1,4 @@
-"""SSD (Fang et al., ICCV 2025): clients spread to different dimensions, and the encoder learns from the projector.
+"""SSD (Fang et al., ICCV 2025): clients spread to dimensions of their own; the projector is the teacher.
 
 Uniformity within clients does not make representations uniform over all of them. Every client therefore
 stretches its projections along a few random dimensions of its own, so that clients occupy different
