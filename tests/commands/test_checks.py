@@ -108,7 +108,12 @@ def test_a_site_is_checked_up_to_a_training_step(tmp_path, keys, images, listeni
     code = main(["client", *words, "--state", str(tmp_path / "state"), "--threads", "1", "--check"])
     said = capsys.readouterr().out
     assert code == 0, said
-    for found in ("this site is berlin", "the certificate is valid", "24 images, without labels", "loss "):
+    for found in (
+        "this site is berlin",
+        "the certificate is valid",
+        "24 images, without labels, 24 of them read",
+        "loss ",
+    ):
         assert found in said
     assert not (tmp_path / "state").exists()
 

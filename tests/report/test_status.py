@@ -23,7 +23,8 @@ def test_the_status_of_a_finished_run(tmp_path, capsys) -> None:
     assert second.last_failure == "sent NaN in encoder.conv1.weight"
     assert main(["status", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out
-    assert "finished: round 3 of 3" in said
+    assert said.startswith("finished: round 3 of 3, ")
+    assert "took" in said.splitlines()[0]
     assert "client 1" in said
     assert main(["status", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sites"][1]["failed"] == 1
@@ -74,6 +75,8 @@ def test_health_and_metrics_are_served_to_this_machine_only(tmp_path) -> None:
         assert samples["fedssl_loss"] == 2.5
         assert samples["fedssl_knn_accuracy"] == 0.75
         assert samples["fedssl_received_bytes_total"] == 500
+        written = (tmp_path / "run" / "metrics.jsonl").stat().st_mtime
+        assert samples["fedssl_last_round_timestamp_seconds"] == written
         assert samples['fedssl_site_images{site="ber\\"lin"}'] == 30
         assert samples['fedssl_site_failures_total{site="paris"}'] == 1
         declared = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}

@@ -159,12 +159,13 @@ def _status(options: argparse.Namespace) -> None:
 
     from rich.console import Console
 
-    from fedssl.report.status import status_of, status_table
+    from fedssl.report.status import status_line, status_of, status_table
 
     status = status_of(options.run)
     if options.json:
         print(json.dumps(status.to_dict(), indent=1))
     else:
+        print(status_line(status))
         Console(highlight=False).print(status_table(status))
 
 

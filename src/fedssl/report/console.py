@@ -111,7 +111,7 @@ def start_panel(info: RunInfo) -> Panel:
     rows.add_row(
         "model",
         f"{config.objective.own_encoder or config.model.encoder}, {info.encoder_parameters:,} parameters; "
-        f"{info.shared_parameters:,} numbers shared per client and round",
+        f"{info.shared_parameters:,} numbers ({_size_on_wire(info)}) shared per client and round",
     )
     rows.add_row(
         "method",
@@ -130,6 +130,12 @@ def start_panel(info: RunInfo) -> Panel:
     title = f"fedssl · {info.path}" + (f" · resumed after round {info.start}" if info.start else "")
     shown = Group(rows, *(bars if config.engine.sees_clients else []))
     return Panel(shown, title=title, title_align="left", expand=False)
+
+
+def _size_on_wire(info: RunInfo) -> str:
+    """What a client sends in a round."""
+    megabytes = info.shared_parameters * (2 if info.config.wire.dtype == "float16" else 4) / 1e6
+    return f"{megabytes:.3g} MB" if megabytes >= 0.01 else f"{1000 * megabytes:.2g} KB"
 
 
 def describe_privacy(config: Config) -> str:

@@ -15,6 +15,7 @@ class JournalListener(Listener):
     def __init__(self) -> None:
         self._rounds = 0
         self._sites: tuple[str, ...] = ()
+        self._unreadable: dict[int, int] = {}
 
     def started(self, info: RunInfo) -> None:
         config = info.config
@@ -47,9 +48,11 @@ class JournalListener(Listener):
         for failure in line["failed"]:
             emit("failed", "warning", who=self._name(failure["client"]), reason=failure["reason"])
         for client in clients:
-            if client.get("unreadable"):
-                text = f"{self._name(client['client'])}: {client['unreadable']:.0f} images cannot be read"
-                emit("note", "warning", text=text)
+            count = round(client.get("unreadable", 0))
+            if count and self._unreadable.get(client["client"]) != count:  # said once
+                self._unreadable[client["client"]] = count
+                what = "1 image" if count == 1 else f"{count:,} images"
+                emit("note", "warning", text=f"{self._name(client['client'])}: {what} cannot be read")
 
     def note(self, text: str) -> None:
         emit("note", text=text)

@@ -19,7 +19,7 @@ def prometheus(status: Status) -> str:
     for name, kind, about, values in _families(status):
         if values:
             lines += [f"# HELP fedssl_{name} {about}", f"# TYPE fedssl_{name} {kind}"]
-            lines += [f"fedssl_{name}{_labels(labels)} {value:g}" for labels, value in values]
+            lines += [f"fedssl_{name}{_labels(labels)} {value!r}" for labels, value in values]
     return "\n".join(lines) + "\n"
 
 

@@ -105,21 +105,27 @@ def _sites(
     return tuple(found)
 
 
-def status_table(status: Status) -> Table:
-    """Clients or sites, a row each."""
+def status_line(status: Status) -> str:
+    """How far a run is."""
     told = f"{status.state}: round {status.done} of {status.rounds}"
     if status.done:
-        told += f", last {duration(max(0.0, time.time() - status.written))} ago"
-    for key in ("loss", "seconds"):
-        if key in status.last:
-            told += f", {key} {status.last[key]:.4g}"
-    told += "" if status.knn is None else f", kNN {status.knn:.1%}"
-    table = Table(title=told, title_justify="left")
+        told += f", {duration(max(0.0, time.time() - status.written))} ago"
+    if "seconds" in status.last:
+        told += f", it took {duration(status.last['seconds'])}"
+    if "loss" in status.last:
+        told += f", loss {status.last['loss']:.4g}"
+    return told + ("" if status.knn is None else f", kNN {status.knn:.1%}")
+
+
+def status_table(status: Status) -> Table:
+    """Clients or sites, a row each."""
+    table = Table()
     table.add_column("")
     for column in ("images", "rounds", "last", "failed"):
         table.add_column(column, justify="right")
     table.add_column("last failure")
     for site in status.sites:
-        numbers = (f"{site.images:,}", str(site.rounds), str(site.last_round or "–"), str(site.failed))
+        images = f"{site.images:,}" if site.images else "–"
+        numbers = (images, str(site.rounds), str(site.last_round or "–"), str(site.failed))
         table.add_row(site.name, *numbers, site.last_failure)
     return table

@@ -293,7 +293,18 @@ def test_the_server_waits_for_enough_sites_and_says_for_whom(tmp_path):
     grid = Late(found)
     notes = run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
     assert notes.said[0] == "waiting for site-2 (2 of 3 are connected)"
+    assert not any("going on without" in said for said in notes.said)
     assert grid.looks > 20
+
+
+def test_a_round_that_begins_without_a_site_says_so(tmp_path):
+    found = site_nodes(tmp_path, load(BASE))
+    found[2].online = False
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=2, **{"engine.patience": 0.1})
+    notes = run_with(FakeGrid(found), config, tmp_path / "grid")
+    assert [said for said in notes.said if "going on" in said] == [
+        "going on without site-2, who may join in any later round"
+    ]
 
 
 def test_a_stranger_is_left_out_by_name(tmp_path):

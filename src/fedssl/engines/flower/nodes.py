@@ -141,10 +141,12 @@ class Nodes:
         while True:
             found = self.connected()
             waited = time.monotonic() - began
+            absent = [name for client, name in enumerate(self.sites) if client not in found]
             if len(found) >= hoped or (len(found) >= enough and waited >= patience):
+                if absent and said:
+                    self.tell(f"going on without {', '.join(absent)}, who may join in any later round")
                 return found
             if self.sites and waited >= said:
-                absent = [name for client, name in enumerate(self.sites) if client not in found]
                 self.tell(f"waiting for {', '.join(absent)} ({len(found)} of {self.clients} are connected)")
                 said = waited + 60.0
             time.sleep(GRID_RUNS if self.sites else 0.1)
