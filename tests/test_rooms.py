@@ -36,6 +36,7 @@ ROOMS = (
     (
         "progress",
         "storage",
+        "tensorfile",
         "threads",
         "transfer",
         "allocator",

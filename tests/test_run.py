@@ -198,11 +198,11 @@ def test_tensorboard_events_are_written_where_it_is_installed(tmp_path):
 def test_a_full_disk_stops_the_run_with_words_and_it_resumes(tmp_path, monkeypatch):
     import errno
 
-    from fedssl import storage
+    from fedssl import tensorfile
     from fedssl.errors import RunError
 
     whole = small_run(tmp_path / "whole", objective="byol")
-    real, calls = storage.save_file, []
+    real, calls = tensorfile.save_file, []
 
     def full(*arguments, **keys):
         calls.append(1)
@@ -210,10 +210,10 @@ def test_a_full_disk_stops_the_run_with_words_and_it_resumes(tmp_path, monkeypat
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments, **keys)
 
-    monkeypatch.setattr(storage, "save_file", full)
+    monkeypatch.setattr(tensorfile, "save_file", full)
     with pytest.raises(RunError, match="disk full"):
         small_run(tmp_path / "a", objective="byol")
-    monkeypatch.setattr(storage, "save_file", real)
+    monkeypatch.setattr(tensorfile, "save_file", real)
     resumed = fedssl.resume(tmp_path / "a", quiet=True)
     assert json.dumps([line["loss"] for line in resumed.metrics]) == json.dumps(
         [line["loss"] for line in whole.metrics]

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedssl.errors import RunError
-from fedssl.storage import load_tensors, parse_line, save_tensors, summed, write_atomic
+from fedssl.storage import parse_line, summed, write_atomic
+from fedssl.tensorfile import load_tensors, save_tensors
 
 
 def test_tensors_and_values_come_back_as_they_were(tmp_path):

@@ -17,7 +17,7 @@ from fedssl.models.describe import rebuild
 from fedssl.report.console import ConsoleListener
 from fedssl.report.trackers import MLflow, TensorBoard, WeightsAndBiases
 from fedssl.rundir import RunDir
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 from fedssl.trust import trusting
 
 if TYPE_CHECKING:

@@ -19,16 +19,8 @@ from fedssl.config import Config, from_values, read_toml
 from fedssl.errors import ConfigError, RunError
 from fedssl.locks import exclusive, remove_temporary
 from fedssl.state import State
-from fedssl.storage import (
-    append_line,
-    numbered_lines,
-    parse_line,
-    read_json,
-    save_tensors,
-    summed,
-    write_json,
-    write_text,
-)
+from fedssl.storage import append_line, numbered_lines, parse_line, read_json, summed, write_json, write_text
+from fedssl.tensorfile import save_tensors
 from fedssl.trust import names_from
 
 WHOLE = re.compile(r"# whole: ([0-9a-f]{8})\n")  # the last line of a run's config.toml

@@ -25,7 +25,8 @@ from fedssl.errors import ConfigError, RunError
 from fedssl.listener import Listener
 from fedssl.locks import Scratch, exclusive, remove_abandoned
 from fedssl.rundir import RunDir
-from fedssl.storage import append_line, load_tensors, numbered_lines, read_lines, save_tensors
+from fedssl.storage import append_line, numbered_lines, read_lines
+from fedssl.tensorfile import load_tensors, save_tensors
 
 KEYS = {"objective": "byol", "method": "fedema", "rounds": 4, "checkpoint.every": 1}
 

@@ -90,7 +90,7 @@ def test_a_run_with_16_bits_counts_half_the_bytes_and_still_learns(tmp_path):
 
 
 def test_bytes_of_a_round_are_those_of_the_shared_tensors(tmp_path):
-    from fedssl.storage import load_tensors
+    from fedssl.tensorfile import load_tensors
 
     run = small_run(tmp_path / "a", rounds=1, objective="byol", **{"participation.per_round": 2})
     tensors, _ = load_tensors(run.path / "checkpoints" / "round-000001.safetensors")

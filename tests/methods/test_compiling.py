@@ -14,7 +14,7 @@ from fedssl.errors import ConfigError
 from fedssl.methods import compiling
 from fedssl.methods.latent import record_outputs
 from fedssl.models.model import Model, Part
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 
 def encoder_of(run: fedssl.Run) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ import fedssl
 from fedssl.engines.device import multiplies_bf16
 from fedssl.errors import ConfigError
 from fedssl.objectives import OBJECTIVES
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 ENCODERS = [name for name in OBJECTIVES if name not in GENERATIVE]
 CPUINFO = Path("/proc/cpuinfo")

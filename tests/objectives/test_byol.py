@@ -15,7 +15,7 @@ import fedssl
 from fedssl.models.model import Model, Role
 from fedssl.objectives.byol import BYOL
 from fedssl.state import snapshot
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 
 def step(objective: BYOL, model: Model, views: list[Tensor], rng: torch.Generator, lr: float = 0.1) -> None:

@@ -24,7 +24,7 @@ from fedssl.engines.local import InProcess
 from fedssl.engines.tasks import Question
 from fedssl.engines.workers import Workers
 from fedssl.privacy.secure.server import Answer
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 from tests.engines.flower.grid import FakeGrid, FakeNode, at_sites, run_with
 from tests.engines.flower.test_grid import site_nodes
 

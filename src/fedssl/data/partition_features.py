@@ -105,7 +105,7 @@ def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor
 
 def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], Levels, Levels]:
     from fedssl.models.describe import rebuild
-    from fedssl.storage import load_tensors
+    from fedssl.tensorfile import load_tensors
 
     if not (folder / "encoder.json").exists():
         raise ConfigError(

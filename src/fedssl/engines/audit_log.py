@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from fedssl.errors import RunError
-from fedssl.state import ServerState, digest
 
 if TYPE_CHECKING:
     from fedssl.engines.round_report import RoundReport
+    from fedssl.state import ServerState
 
 FIRST = "0" * 64  # what the first entry follows
 NAME = "audit.jsonl"
@@ -64,6 +64,8 @@ class AuditLog:
             server: the server after it.
             names: names of the clients, if they have any.
         """
+        from fedssl.state import digest  # PyTorch, which the process with the gate does without
+
         uploads = [
             {
                 "client": names[outcome.client] if names else outcome.client,

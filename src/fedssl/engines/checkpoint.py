@@ -19,7 +19,7 @@ import torch
 from fedssl.engines.memory import MemoryStore
 from fedssl.errors import RunError
 from fedssl.state import ServerState, State, digest
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 NAME = re.compile(r"round-(\d{6,})\.safetensors")
 CLIENTS, WRITTEN = "memories/clients", "memories/rounds"  # further tensors in the server's file

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedssl.errors import RunError
 from fedssl.state import ClientMemory
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 NAME = re.compile(r"round-(\d{6,})\.safetensors")
 

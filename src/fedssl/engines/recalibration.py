@@ -28,7 +28,7 @@ from fedssl.engines.tasks import Outcome, Task
 from fedssl.errors import RunError
 from fedssl.methods.client import Client
 from fedssl.state import Broadcast, State, Upload
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from fedssl.config import Config

@@ -13,7 +13,7 @@ from fedssl.models.fit import fitted
 from fedssl.models.weights import Weights, find_weights
 from fedssl.normalisation import shortest
 from fedssl.state import State
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 FILE = "start.safetensors"  # in the folder of checkpoints
 

@@ -23,7 +23,7 @@ from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import FedsslError
 from fedssl.openmp import sleep_when_busy
 from fedssl.state import Broadcast
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 
 def main(folder: Path, device: str) -> None:

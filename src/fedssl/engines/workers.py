@@ -28,7 +28,8 @@ from fedssl.errors import RunError
 from fedssl.locks import Scratch
 from fedssl.privacy.secure.server import Answer as SecureAnswer
 from fedssl.state import State, Upload
-from fedssl.storage import load_tensors, save_tensors, write_json
+from fedssl.storage import write_json
+from fedssl.tensorfile import load_tensors, save_tensors
 
 Answer = dict[str, Any]  # an outcome with its upload in a file
 GRACE = 10.0  # seconds that a worker may be later than participation.timeout before it is ended

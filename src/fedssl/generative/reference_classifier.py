@@ -26,7 +26,7 @@ from fedssl.models.encoders import build_encoder
 from fedssl.models.options import ModelConfig
 from fedssl.rng import derive, torch_rng
 from fedssl.state import restore
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 VERSION = 2
 EPOCHS, MAX_STEPS, BATCH_SIZE, RATE = 6, 1500, 64, 3e-3

@@ -30,7 +30,7 @@ from fedssl.objectives.generative.adversarial import frozen
 from fedssl.objectives.generative.losses import Latents, draw_latents
 from fedssl.rng import derive
 from fedssl.state import restore
-from fedssl.storage import load_tensors, save_tensors
+from fedssl.tensorfile import load_tensors, save_tensors
 
 SHOWN = 12  # images in a picture
 

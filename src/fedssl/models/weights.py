@@ -11,7 +11,7 @@ from typing import Any
 from fedssl.errors import ConfigError, RunError, did_you_mean
 from fedssl.models.options import ModelConfig
 from fedssl.state import State
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 # Keys of the section `model` that define the encoder; the others define heads.
 ARCHITECTURE = ("encoder", "width", "stem_stride", "patch", "stem")

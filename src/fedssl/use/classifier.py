@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedssl.errors import RunError
 from fedssl.models.describe import rebuild
-from fedssl.storage import load_tensors, save_tensors, write_json
+from fedssl.storage import write_json
+from fedssl.tensorfile import load_tensors, save_tensors
 from fedssl.use.trained import Trained, load_trained, ready
 
 

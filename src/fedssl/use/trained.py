@@ -17,7 +17,7 @@ from fedssl.engines.device import find_device
 from fedssl.errors import RunError
 from fedssl.models.describe import rebuild
 from fedssl.rundir import RunDir
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 
 class Normalised(nn.Module):

@@ -19,7 +19,7 @@ from fedssl.engines.flower import messages, nodes, server
 from fedssl.errors import ConfigError, RunError
 from fedssl.methods import METHODS
 from fedssl.rundir import RunDir
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 CASES = [("simclr", "fedavg"), ("byol", "fedema"), ("moco-v2", "fedavg"), ("simclr", "standalone")]
 CASES += [("byol", method) for method in ("fedper", "featarc") if method in METHODS]

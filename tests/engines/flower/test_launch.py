@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -197,3 +199,18 @@ def test_a_service_manager_stops_things_in_order():
         work()
     assert (stopped.value.code, ended, said) == (130, ["Flower's processes"], ["stopped"])
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("kind", ["superlink", "supernode", "superexec"])
+def test_processes_that_pass_messages_on_do_not_load_pytorch(kind):
+    """It costs each of them seconds and 400 MB; three of a site's four processes are of these kinds."""
+    modules = {
+        "superlink": "flwr.superlink.cli, fedssl.engines.audit_log, fedssl.engines.flower.gate",
+        "supernode": "flwr.supernode.cli",
+        "superexec": "flwr.supercore.cli",
+    }
+    code = (
+        f"import sys, fedssl.engines.flower.process, {modules[kind]}; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'timm', 'numba')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

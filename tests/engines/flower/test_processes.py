@@ -29,7 +29,7 @@ from fedssl.engines.checkpoint import check_models
 from fedssl.engines.flower.certs import make_certs, rotate
 from fedssl.engines.flower.home import CONNECTION, Home
 from fedssl.engines.flower.launch import Place, superlink
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 HERE = "tests.engines.flower.processes"
 BASE = {**SMALL, "views": {"flip": 0.0}, "checkpoint": {"every": 1}}
