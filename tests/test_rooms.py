@@ -25,6 +25,7 @@ ROOMS = (
     ("evaluation",),
     ("engines",),
     ("privacy",),
+    ("attacks",),
     ("methods",),
     ("objectives",),
     ("aggregation",),

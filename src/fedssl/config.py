@@ -24,6 +24,7 @@ from fedssl.registry import Registry, load_object
 if TYPE_CHECKING:
     from fedssl.aggregation.rule import Rule
     from fedssl.aggregation.server_optimizer import ServerOptimizer
+    from fedssl.attacks.attack import Attack
     from fedssl.data.options import DataConfig
     from fedssl.data.partitions import Partition
     from fedssl.data.shifts import Shift
@@ -98,6 +99,7 @@ SECTIONS = {
     "participation": Section(
         "fedssl.engines.options:ParticipationConfig", about="clients per round, limits for their uploads"
     ),
+    "attack": Section("fedssl.attacks:ATTACKS", "name", "none", about="simulated attackers, for studies"),
     "wire": Section("fedssl.engines.options:WireConfig", about="what travels between server and clients"),
     "engine": Section(
         "fedssl.engines:ENGINES", "name", "local", about="where clients run, workers and threads"
@@ -142,7 +144,7 @@ if not TYPE_CHECKING:
     Rule, ServerOptimizer = _section("aggregation"), _section("server")
     Engine, ParticipationConfig = _section("engine"), _section("participation")
     WireConfig, CheckpointConfig = _section("wire"), _section("checkpoint")
-    PrivacyConfig = _section("privacy")
+    PrivacyConfig, Attack = _section("privacy"), _section("attack")
     ProbeConfig, SemiConfig, DetectionConfig = _section("probe"), _section("semi"), _section("detection")
     LogConfig = _section("log")
 
@@ -164,6 +166,7 @@ class Config(Options):
     server: ServerOptimizer
     train: TrainConfig
     participation: ParticipationConfig
+    attack: Attack
     wire: WireConfig
     engine: Engine
     privacy: PrivacyConfig

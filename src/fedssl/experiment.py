@@ -16,6 +16,7 @@ from fedssl.allocator import keep_freed_memory
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.data.partitions import earth_movers_distance
+from fedssl.engines.attacked import check_attack
 from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.checkpoint import Checkpoint, Checkpoints, rounds_in
 from fedssl.engines.live import ServerRun
@@ -99,6 +100,7 @@ class Experiment:
         engine = self.config.engine
         try:
             check_config(self.config)
+            check_attack(self.config)
             with (
                 self.directory.locked(),
                 keep_freed_memory(),

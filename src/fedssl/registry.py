@@ -25,6 +25,7 @@ CHOSEN_BY = {
     "objective.name": "fedssl.objectives:OBJECTIVES",
     "method.name": "fedssl.methods:METHODS",
     "aggregation.name": "fedssl.aggregation:AGGREGATIONS",
+    "attack.name": "fedssl.attacks:ATTACKS",
     "partition.scheme": "fedssl.data:PARTITIONS",
     "shift.name": "fedssl.data:SHIFTS",
     "views.recipe": "fedssl.data:VIEWS",

@@ -24,6 +24,7 @@ AGGREGATIONS = Registry(
         "median": "fedssl.aggregation.median:Median",
         "trimmed-mean": "fedssl.aggregation.trimmed_mean:TrimmedMean",
         "krum": "fedssl.aggregation.krum:Krum",
+        "fltrust": "fedssl.aggregation.fltrust:FLTrust",
         "centered-clipping": "fedssl.aggregation.centered_clipping:CenteredClipping",
     },
     base="fedssl.aggregation.rule:Rule",

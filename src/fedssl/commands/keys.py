@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedssl.aggregation import AGGREGATIONS
+from fedssl.attacks import ATTACKS
 from fedssl.config import SECTIONS
 from fedssl.data import DATASETS, PARTITIONS, SHIFTS, VIEWS
 from fedssl.engines import ENGINES
@@ -34,6 +35,7 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "objectives": _summaries(OBJECTIVES),
     "aggregations": _summaries(AGGREGATIONS),
     "datasets": _summaries(DATASETS),
+    "attacks": _summaries(ATTACKS),
     "partitions": _summaries(PARTITIONS),
     "shifts": _summaries(SHIFTS),
     "views": _summaries(VIEWS),

@@ -81,22 +81,25 @@ class Engine(Choice):
 
     def clients(self, config: Config, runner: ClientRunner, federation: Federation) -> Clients:
         """Start the clients: worker processes, or this process if no two clients train at the same time."""
+        from fedssl.engines.attacked import with_attackers
         from fedssl.engines.local import InProcess
         from fedssl.engines.loop import round_size
         from fedssl.engines.workers import Workers
 
         processes = min(self.workers, sum(round_size(config.participation, federation.clients)))
         if processes > 1:
-            return Workers(config, federation, runner.memories.folder, processes)
-        return InProcess(runner)
+            return with_attackers(Workers(config, federation, runner.memories.folder, processes), runner)
+        return with_attackers(InProcess(runner), runner)
 
     def loop(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: Clients
     ) -> RoundLoop:
         """The round loop: by default with a server."""
+        from fedssl.engines.anchor import Anchor
         from fedssl.engines.loop import RoundLoop
 
-        return RoundLoop(config, runner.model, federation, clients, runner.memories, runner.guard())
+        memories, guard = runner.memories, runner.guard()
+        return RoundLoop(config, runner.model, federation, clients, memories, guard, Anchor.of(runner))
 
     def identity(self) -> dict[str, Any]:
         """The options that change the numbers of a run."""

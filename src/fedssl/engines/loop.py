@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fedssl.aggregation.late_average import average_late
 from fedssl.config import Config
 from fedssl.data.federation import Federation
 from fedssl.engines import wire
+from fedssl.engines.anchor import Anchor
 from fedssl.engines.check import problem_with
 from fedssl.engines.intake import Intake
 from fedssl.engines.kinds import mean_by_kind, norms_by_kind
@@ -59,8 +61,9 @@ class RoundLoop:
         engine: Clients,
         memories: MemoryStore,
         guard: Guard,
+        anchor: Anchor | None = None,
     ) -> None:
-        self.guard = guard
+        self.guard, self.anchor = guard, anchor
         self.config, self.engine, self.memories, self.federation = config, engine, memories, federation
         self.canaries = Canaries(config.seed, federation.clients, config.privacy.canaries)
         self.tools = server_tools(config, model)
@@ -145,7 +148,10 @@ class RoundLoop:
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
         """Start the aggregate of a round; numbers of the round as a whole are added to the report."""
-        return self.config.method.aggregate(server, number, self.guard.start(server, number, self.tools))
+        tools = self.tools
+        if self.anchor is not None:
+            tools = replace(tools, rule=self.anchor.rule(server, number))
+        return self.config.method.aggregate(server, number, self.guard.start(server, number, tools))
 
     def intake(self, number: int, selected: Sequence[int]) -> Intake:
         """Where the uploads of a round come in. The server knows sizes where it has dealt the images."""

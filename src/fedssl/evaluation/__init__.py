@@ -14,6 +14,7 @@ PROTOCOLS = Registry(
         "generalization": "fedssl.evaluation.styles:Generalization",
         "personal": "fedssl.evaluation.styles:Personal",
         "style": "fedssl.evaluation.style_features:Style",
+        "backdoor": "fedssl.evaluation.backdoor:BackdoorSuccess",
         "detection": "fedssl.evaluation.detection:Detection",
     },
     base="fedssl.evaluation.protocol:Protocol",

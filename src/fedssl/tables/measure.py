@@ -45,6 +45,8 @@ def take(path: Path, measure: Measure) -> Reading:
     if measure.kind in PRECISIONS:
         return _precision(path, PRECISIONS[measure.kind], options)
     entry = _known(path, measure.kind, options) or evaluate(path, measure.kind, options)
+    if measure.kind == "backdoor":
+        return Reading(100 * entry["success"], 100 * entry["untrained"])
     if measure.style:
         entry = _of_style(entry, measure.style)
     return Reading(100 * entry["accuracy"], 100 * entry["untrained"])

@@ -38,6 +38,7 @@ class Measure(Options):
         "drift",
         "drift-from-mean",
         "generate",
+        "backdoor",
     ] = "linear"
     target: float | None = Field(
         None, gt=0, lt=1, description="rounds-to, epochs-to: accuracy of the kNN monitor"
@@ -57,7 +58,7 @@ class Measure(Options):
         """Whether smaller numbers are better."""
         error = self.plain and (self.what == "fid" or self.number.startswith("mse"))
         error = error or (self.what == "reidentify" and self.number != "kept")
-        return error or self.counts or self.kind in ("oscillation", "drift", "drift-from-mean")
+        return error or self.counts or self.kind in ("oscillation", "drift", "drift-from-mean", "backdoor")
 
     @property
     def digits(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
+from fedssl.engines.anchor import Anchor
 from fedssl.engines.flower.server import GridClients
 from fedssl.engines.loop import RoundLoop, draw_clients
 from fedssl.engines.recalibration import Recalibration, recalibrates, stored_at
@@ -24,7 +25,8 @@ class GridLoop(RoundLoop):
     def __init__(
         self, config: Config, runner: ClientRunner, federation: Federation, clients: GridClients
     ) -> None:
-        super().__init__(config, runner.model, federation, clients, runner.memories, runner.guard())
+        memories, guard = runner.memories, runner.guard()
+        super().__init__(config, runner.model, federation, clients, memories, guard, Anchor.of(runner))
         self._first = True
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
