@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+from fedssl import aggregation
+from fedssl.aggregation.fltrust import FLTrust
+from fedssl.aggregation.rule import Rule
 from fedssl.rng import torch_rng
 from fedssl.state import State, Upload
 
@@ -59,6 +63,12 @@ def make_uploads() -> Callable[..., list[Upload]]:
         return uploads
 
     return make
+
+
+def build(name: str, **options: Any) -> Rule:
+    """A rule that is ready for a round: one that needs the server's own update has one."""
+    rule = aggregation.build(name, **options)
+    return rule.anchored(random_state(99, mixed=False)) if isinstance(rule, FLTrust) else rule
 
 
 def clone(state: State) -> State:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from fedssl.aggregation import AGGREGATIONS, build
+from fedssl.aggregation import AGGREGATIONS
 from fedssl.state import State, Upload
 
-from .conftest import STATISTICS, TYPES, random_state
+from .conftest import STATISTICS, TYPES, build, random_state
 
 Array = npt.NDArray[np.float64]
 
@@ -72,6 +72,8 @@ def naive(rule: str, previous: State, uploads: list[Upload]) -> dict[str, Array]
         new = extrapolated(previous, uploads, layers)
     if rule == "krum":
         new |= naive_krum(previous, uploads, layers)
+    elif rule == "fltrust":
+        new |= naive_fltrust(previous, uploads, layers)
     elif rule == "centered-clipping":
         new |= naive_centered_clipping(previous, uploads, layers)
     return new
@@ -114,6 +116,29 @@ def naive_ranks(uploads: list[Upload], names: list[str], malicious: int) -> list
         scores.append(sum(others[: len(vectors) - malicious - 2]))
     order = sorted(range(len(scores)), key=lambda client: (scores[client], client))
     return [order.index(client) for client in range(len(scores))]
+
+
+def naive_fltrust(previous: State, uploads: list[Upload], layers: list[str]) -> dict[str, Array]:
+    """Every kind of tensor apart; trust is the smaller cosine, and none if it is negative."""
+    root, floating = random_state(99, mixed=False), [n for n in previous if previous[n].is_floating_point()]
+    kinds = [layers, [name for name in floating if name not in layers]]
+
+    def change(state: State, names: list[str]) -> Array:
+        return np.concatenate([(array(state[name]) - array(previous[name])).ravel() for name in names])
+
+    own = [change(root, names) for names in kinds]
+    changes = [[change(upload.state, names) for names in kinds] for upload in uploads]
+    trust = np.array([max(0, min(map(cosine, each, own))) for each in changes])
+    new = {}
+    for kind, names in enumerate(kinds):
+        length = np.linalg.norm(own[kind])
+        scales = [length / np.linalg.norm(each[kind]) for each in changes]
+        scales = [min(1, scale) for scale in scales] if kind else scales
+        total = sum(t * s * each[kind] for t, s, each in zip(trust, scales, changes, strict=True))
+        ends = np.cumsum([array(previous[name]).size for name in names])
+        for name, part in zip(names, np.split(total / trust.sum(), ends[:-1]), strict=True):
+            new[name] = array(previous[name]) + part.reshape(array(previous[name]).shape)
+    return new
 
 
 def naive_centered_clipping(previous: State, uploads: list[Upload], layers: list[str]) -> dict[str, Array]:

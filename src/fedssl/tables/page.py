@@ -96,6 +96,8 @@ def units(results: Results) -> str:
         "style": "share of style features whose nearest neighbour is of the same client, %",
         "detection": "average precision of boxes after fine-tuning a detector, %",
         "segmentation": "average precision of masks after fine-tuning a detector, %",
+        "backdoor": "backdoor: share of images with the trigger that are taken for the target's class, % "
+        "(less is safer)",
         "rounds-to": "rounds until the kNN monitor reaches the row's target",
         "epochs-to": "local epochs until the kNN monitor reaches the row's target",
         "oscillation": "oscillation of the clients' mean angle δ over rounds, ×1,000 (less is smoother)",
