@@ -51,7 +51,7 @@ ROOMS = (
     ("options",),
     ("registry", "rng"),
     ("trust",),
-    ("errors", "_version", "openmp"),
+    ("errors", "_version", "openmp", "limits"),
 )
 
 # The exceptions: (importing module, imported room) -> why.

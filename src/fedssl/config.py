@@ -7,6 +7,7 @@ keys: `method.tau` belongs to `fedssl.methods.fedema`. `fedssl run --help` lists
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import tomllib
@@ -121,6 +122,7 @@ MAIN_KEY = {name: section.main for name, section in SECTIONS.items() if section.
 
 MAX_BYTES = 1 << 20  # of a config file
 MAX_DEPTH = 16  # levels of nested values
+MAX_INT = 2**63 - 1
 MAX_DOTS = 200  # in a line of a config file
 
 # Keys that do not change the results of a run.
@@ -249,6 +251,10 @@ def _check_plain(values: Any) -> None:
             raise ConfigError("values are nested too deeply")
         if isinstance(value, str) and ("\0" in value or len(value) > MAX_BYTES):
             raise ConfigError(f"{value[:40]!r}… cannot be a value: it has a NUL character, or is too long")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{value} cannot be a value: it is not finite")
+        if isinstance(value, int) and abs(value) > MAX_INT:
+            raise ConfigError(f"{str(value)[:20]}… cannot be a value: it is too large")
         if isinstance(value, Mapping):
             waiting += [(part, depth + 1) for pair in value.items() for part in pair]
         elif isinstance(value, list | tuple):

@@ -19,7 +19,16 @@ from fedssl.config import Config, from_values, read_toml
 from fedssl.errors import ConfigError, RunError
 from fedssl.locks import exclusive, remove_temporary
 from fedssl.state import State
-from fedssl.storage import append_line, numbered_lines, parse_line, read_json, summed, write_json, write_text
+from fedssl.storage import (
+    append_line,
+    numbered_lines,
+    parse_line,
+    read_json,
+    summed,
+    write_json,
+    write_sealed,
+    write_text,
+)
 from fedssl.tensorfile import save_tensors
 from fedssl.trust import names_from
 
@@ -182,7 +191,11 @@ class RunDir:
     def extensions(self) -> list[dict[str, int]]:
         """The changes of the number of rounds, with the round after which each was made."""
         file = self.path / "extensions.json"
-        found: list[dict[str, int]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        try:
+            text = file.read_text(encoding="utf-8") if file.exists() else "[]"
+            found: list[dict[str, int]] = json.loads(text)
+        except ValueError as error:
+            raise RunError(f"{file} cannot be read: {error}") from error
         return found
 
     # --- files that are written once ---------------------------------------------------------
@@ -191,7 +204,7 @@ class RunDir:
         self, parts: list[NDArray[np.int64]], distance: float | None, holdings: dict[str, dict[str, Any]]
     ) -> None:
         """Write the partition: indices into the training set, and numbers of images by class and style."""
-        write_json(
+        write_sealed(
             self.path / "partition.json",
             {
                 "clients": len(parts),
@@ -207,20 +220,24 @@ class RunDir:
 
     def write_encoder(self, state: State, description: dict[str, Any]) -> None:
         save_tensors(self.path / "encoder.safetensors", state, {"format": "pt"})
-        write_json(self.path / "encoder.json", description)
+        write_sealed(self.path / "encoder.json", description)
 
     def encoder_description(self) -> dict[str, Any]:
         file = self.path / "encoder.json"
         if not file.exists():
             raise RunError(f"{self.path} has no encoder yet: continue it with {self.how_to_continue()}")
-        return read_json(file)
+        found = read_json(file)
+        for key in ("factory", "kwargs", "changes", "input"):
+            if key not in found:
+                raise RunError(f"{file} does not describe an encoder: it has no {key!r}")
+        return found
 
     def append_evaluation(self, entry: dict[str, Any]) -> None:
         """The results of `fedssl eval`, one per line."""
         append_line(self.path / "evaluations.jsonl", json.dumps(entry) + "\n")
 
     def write_result(self, result: dict[str, Any]) -> None:
-        write_json(self.result_file, result)
+        write_sealed(self.result_file, result)
 
     def result(self) -> dict[str, Any]:
         if not self.result_file.exists():

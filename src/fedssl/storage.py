@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,24 @@ def write_atomic(path: Path, write: Callable[[Path], None], durable: bool = True
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
-        if durable:
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except Exception as error:
+        with room_for(path):
+            write(temporary)
+            if durable:
+                with open(temporary, "rb") as file:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except Exception:
         temporary.unlink(missing_ok=True)
-        if "No space left" in str(error) or getattr(error, "errno", None) == errno.ENOSPC:
+        raise
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Context manager that says in words that the disk is full."""
+    try:
+        yield
+    except Exception as error:
+        if "No space left" in str(error) or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(f"disk full: cannot write {path}; free some space and resume the run") from error
         raise
 
@@ -72,20 +83,37 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON with a checksum, which `read_json` verifies and omits."""
+    text = json.dumps(value, indent=2)
+    write_text(path, f'{text[:-2]},\n  "crc": "{zlib.crc32(text.encode()):08x}"\n}}\n')
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file."""
+    """Read the object in a JSON file; with a checksum, if it has one.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        seal = SEAL.search(text)
+        if seal and f"{zlib.crc32((text[: seal.start()] + END).encode()):08x}" != seal[1]:
+            raise ValueError("it does not have its checksum")
+        loaded = json.loads(text[: seal.start()] + END if seal else text)
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     if not isinstance(loaded, dict):
         raise RunError(f"{path} cannot be read: it contains no JSON object")
+    if not seal and _resembles_checksum(*list(loaded.items())[-1:]):
+        raise RunError(f"{path} cannot be read: its checksum is damaged")
     return loaded
 
 
 # --- lines ----------------------------------------------------------------------------------------
 
 HEX = re.compile("[0-9a-f]{8}")
+SEAL, END = re.compile(r",\n  \"crc\": \"([0-9a-f]{8})\"\n}\n?$"), "\n}"  # of a whole file
 SUMMED = re.compile(r"(\{.+), \"crc\": \"([0-9a-f]{8})\"\}")
 
 
@@ -150,7 +178,7 @@ def _whole(line: str) -> bool:
 
 def append_line(file: Path, line: str) -> None:
     """Append a line; a truncated last line is removed."""
-    with open(file, "a+b") as opened:
+    with room_for(file), open(file, "a+b") as opened:
         size = opened.seek(0, os.SEEK_END)
         opened.seek(max(0, size - 1))
         if opened.read(1) not in (b"", b"\n"):

@@ -1,6 +1,8 @@
 """A client that fails is left out, named and counted; nothing else is lost."""
 
 import os
+import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import fedssl
 from fedssl.errors import ConfigError, FedsslError, RunError
 from fedssl.methods.client import ClientFailure
 from fedssl.methods.fedavg import FedAvg
+from fedssl.methods.fedema import FedEMA
 from fedssl.methods.training import Training
 
 
@@ -163,6 +166,28 @@ def test_a_worker_that_dies_costs_one_client_and_is_replaced(tmp_path):
         assert [failure["client"] for failure in line["failed"]] == [2]
         assert "exit code 3" in line["failed"][0]["reason"]
         assert len(line["clients"]) == 4
+
+
+class KilledOnce(FedEMA):
+    """The process that trains client 2 in round 2 is killed, as the system does when memory runs out."""
+
+    def train(self, client) -> Training:
+        done = Path(os.environ["KILLED_ONCE"])
+        if client.id == 2 and client.round == 2 and not done.exists():
+            done.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().train(client)
+
+
+def test_a_client_whose_worker_is_killed_once_trains_again_to_the_same_bits(tmp_path, monkeypatch, caplog):
+    keys = {"method.name": "tests.engines.test_failures:KilledOnce", "objective": "byol", "rounds": 2}
+    monkeypatch.setenv("KILLED_ONCE", str(tmp_path / "killed"))
+    killed = small_run(tmp_path / "a", **keys, **{"engine.workers": 2})
+    assert (tmp_path / "killed").exists()
+    whole = small_run(tmp_path / "b", **keys)
+    assert digest(killed) == digest(whole)
+    assert [line["failed"] for line in killed.metrics] == [[], []]
+    assert "client 2: its worker process ended (exit code -9); it trains again" in caplog.text
 
 
 def test_one_image_clients_train(tmp_path):

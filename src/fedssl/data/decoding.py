@@ -7,6 +7,7 @@ DICOM files contain their own.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from fedssl.data.images import MOST_CHANNELS
 from fedssl.data.options import Window
+from fedssl.limits import check_regular, check_values, load_npy, npy_shape
 
 Pixels = NDArray[np.uint8]
 
@@ -52,7 +54,7 @@ def read_image(
         ValueError, OSError: the file cannot be read; the message says why.
     """
     height, width, channels = shape
-    suffix = file.suffix.lower() if isinstance(file, Path) else ""
+    suffix = _suffix(file)
     if suffix in (*ARRAYS, *DICOM) or (suffix in TIFF and channels not in (1, 3)):
         try:
             pixels = _with_channels(_array(file, suffix, window), channels)
@@ -83,9 +85,9 @@ def read_image(
 
 def image_size(file: Path | IO[bytes]) -> tuple[int, int]:
     """Height and width of the upright image, from its header."""
-    suffix = file.suffix.lower() if isinstance(file, Path) else ""
+    suffix = _suffix(file)
     if suffix in ARRAYS:
-        shape = _array_shape(np.load(file, mmap_mode="r", allow_pickle=False).shape)
+        shape = _array_shape(_stored_shape(file))
         return shape[0], shape[1]
     if suffix in DICOM:
         header = _package("pydicom").dcmread(file, stop_before_pixels=True)
@@ -98,9 +100,9 @@ def image_size(file: Path | IO[bytes]) -> tuple[int, int]:
 
 def image_channels(file: Path) -> int:
     """The default number of channels of a file: 3 for photos, all channels of other files."""
-    suffix = file.suffix.lower()
+    suffix = _suffix(file)
     if suffix in ARRAYS:
-        return _array_shape(np.load(file, mmap_mode="r", allow_pickle=False).shape)[2]
+        return _array_shape(_stored_shape(file))[2]
     if suffix in DICOM:
         return int(_package("pydicom").dcmread(file, stop_before_pixels=True).get("SamplesPerPixel", 1))
     if suffix in TIFF:
@@ -110,6 +112,19 @@ def image_channels(file: Path) -> int:
     return 3
 
 
+def _suffix(file: Path | IO[bytes]) -> str:
+    """The suffix of a file; a ValueError if it is a pipe or a device."""
+    if not isinstance(file, Path):
+        return ""
+    check_regular(file)
+    return file.suffix.lower()
+
+
+def _stored_shape(file: Any) -> tuple[int, ...]:
+    with open(file, "rb") as opened:
+        return npy_shape(opened, os.fstat(opened.fileno()).st_size)
+
+
 # --- arrays: DICOM, NumPy, TIFF with several channels ------------------------------------------------
 
 
@@ -117,7 +132,7 @@ def _array(file: Any, suffix: str, window: Window) -> Pixels:
     """[H, W, C] with the channels that the file has."""
     if suffix in DICOM:
         return _dicom(file, window)
-    values = _pages(file) if suffix in TIFF else np.load(file, allow_pickle=False)
+    values = _pages(file) if suffix in TIFF else load_npy(file)
     height, width, channels = _array_shape(values.shape)
     if values.ndim == 3 and values.shape != (height, width, channels):
         values = values.transpose(1, 2, 0)
@@ -139,6 +154,7 @@ def _pages(file: Path) -> NDArray[Any]:
     """All pages and samples of a TIFF file as channels: [H, W, C]."""
     with _package("tifffile").TiffFile(file) as opened:
         series = opened.series[0]
+        check_values(tuple(series.shape))
         values, axes = np.asarray(series.asarray()), series.axes
     values = np.moveaxis(values, (axes.index("Y"), axes.index("X")), (0, 1))
     return values.reshape(*values.shape[:2], -1)
@@ -148,6 +164,7 @@ def _dicom(file: Path, window: Window) -> Pixels:
     """The first frame: grey by its window (white where MONOCHROME1 has its lowest value), or RGB."""
     pydicom = _package("pydicom")
     found = pydicom.dcmread(file)
+    check_values((int(found.get("NumberOfFrames", 1) or 1), int(found.Rows), int(found.Columns)))
     values = np.asarray(found.pixel_array)
     values = values[0] if int(found.get("NumberOfFrames", 1) or 1) > 1 else values
     kind = str(found.PhotometricInterpretation)

@@ -105,7 +105,9 @@ class Files:
         for path in self.paths:
             try:
                 return image_channels(path)
-            except (OSError, ValueError):  # named with the reason when it is decoded
+            except MemoryError:
+                raise
+            except Exception:  # named with the reason when it is decoded
                 continue
         return 3
 

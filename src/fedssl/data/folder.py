@@ -8,6 +8,7 @@ the warnings.
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -69,7 +70,7 @@ def _scan(root: Path, notes: list[str]) -> list[Parts]:
     found: list[Parts] = []
     others: list[str] = []
     for parts in _walk(root, ()):
-        if parts[-1].lower().endswith(SUFFIXES):
+        if parts[-1].lower().endswith(SUFFIXES) and not _is_special(root.joinpath(*parts)):
             found.append(parts)
         else:
             others.append(printable("/".join(parts)))
@@ -80,6 +81,14 @@ def _scan(root: Path, notes: list[str]) -> list[Parts]:
             f"{len(others)} files are not images, left out: {list_some(sorted(others), len(others))}"
         )
     return sorted(found)
+
+
+def _is_special(file: Path) -> bool:
+    """Whether it is a pipe or a device, which may never end; broken links are named when they are read."""
+    try:
+        return not stat.S_ISREG(os.stat(file).st_mode)
+    except OSError:
+        return False
 
 
 def _walk(place: Path, above: Parts) -> Iterator[Parts]:

@@ -62,10 +62,10 @@ def read_table(file: Path) -> dict[str, list[str]]:
             }
         with open(file, newline="", encoding="utf-8-sig") as opened:
             reader = csv.DictReader(opened)
-            rows = list(reader)
+            names, rows = reader.fieldnames or (), list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{file} cannot be read as a table: {error}") from error
-    return {name: [row[name] or "" for row in rows] for name in reader.fieldnames or ()}
+    return {name: [row[name] or "" for row in rows] for name in names}
 
 
 def need_columns(rows: Rows, names: Sequence[str], file: Path) -> None:

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fedssl.data.cache import append, file_stamp, find, key_of, open_pixels, sto
 from fedssl.data.images import ImageSet
 from fedssl.data.sets import check_labels, check_pixels, to_labels
 from fedssl.errors import DataError, did_you_mean
+from fedssl.limits import npy_shape, physical_memory
 
 if TYPE_CHECKING:
     from fedssl.data.options import DataConfig
@@ -86,6 +87,7 @@ def _read(path: Path, memory_mb: int, progress: Progress | None) -> ImageSet:
         if not isinstance(opened, NpzFile):
             raise DataError(f"{path} is a single array (.npy): save an .npz with `x`, and `y` if known")
         with opened as file:
+            _check_claims(path)
             if "x" not in file:
                 raise DataError(f"{path} has no `x`, only {', '.join(file.files) or 'nothing'}")
             x, notes = _pixels(path, file, memory_mb, progress)
@@ -101,6 +103,8 @@ def _read(path: Path, memory_mb: int, progress: Progress | None) -> ImageSet:
     except (
         OSError,
         EOFError,
+        MemoryError,
+        RuntimeError,  # an encrypted member
         zipfile.BadZipFile,
         KeyError,
         zlib.error,
@@ -127,6 +131,23 @@ def _pixels(
     if progress is not None:
         progress(member.file_size, member.file_size, what)
     return x, notes
+
+
+def _check_claims(path: Path) -> None:
+    """Raise a DataError if an array claims more than its member has, or more than this machine's memory."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if not member.filename.endswith(".npy"):
+                continue
+            if member.file_size > physical_memory():
+                raise DataError(
+                    f"{path}: {member.filename} needs {member.file_size:,} bytes, more than there is memory"
+                )
+            try:
+                with archive.open(member) as opened:
+                    npy_shape(cast(BinaryIO, opened), member.file_size)
+            except ValueError as error:
+                raise DataError(f"{path}: {member.filename}: {error}") from None
 
 
 def _is_slow(member: zipfile.ZipInfo) -> bool:

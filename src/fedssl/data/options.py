@@ -21,6 +21,7 @@ class DataConfig(Options):
     size: int = Field(
         0,
         ge=0,
+        le=16384,
         description="side in pixels that images are resized to; 0: unchanged (folders of mixed or large "
         "sizes: the median side, at most 224; celeba: 64)",
     )
@@ -50,7 +51,9 @@ class DataConfig(Options):
     holdout: float = Field(
         0.0, ge=0, lt=1, description="labelled share kept out of pre-training (for eval --protocol semi)"
     )
-    memory_mb: int = Field(4096, ge=1, description="larger data are read from a memory-mapped cache")
+    memory_mb: int = Field(
+        4096, ge=1, le=1 << 24, description="larger data are read from a memory-mapped cache"
+    )
     mean: float | tuple[float, ...] = Field(
         0.5, description="mean of pixels in [0, 1] for normalisation; one number, or one per channel"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +40,7 @@ class FeatureClusters(DirichletBounded):
         description="source of features: a run's folder, timm:NAME (with timm's weights), or pixels",
     )
     clusters: int = Field(5, ge=2, description="number of clusters of k-means")
-    components: int = Field(30, ge=1, description="number of components of PCA")
+    components: int = Field(30, ge=1, le=1 << 16, description="number of components of PCA")
     beta: float | None = Field(None, ge=0, le=1, description="use skew β instead of Dirichlet(α)")
     sampler: Literal["rejection", "chain"] = Field("chain", description="sampler of the Dirichlet draw")
 
@@ -105,6 +104,7 @@ def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor
 
 def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], Levels, Levels]:
     from fedssl.models.describe import rebuild
+    from fedssl.storage import read_json
     from fedssl.tensorfile import load_tensors
 
     if not (folder / "encoder.json").exists():
@@ -112,7 +112,7 @@ def _of_run(folder: Path, images: ImageSet) -> tuple[Callable[[Tensor], Tensor],
             f"partition.features={folder} has no encoder.json: use the folder of a finished run, timm:NAME "
             "or pixels"
         )
-    description = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+    description = read_json(folder / "encoder.json")
     given = description["input"]
     if given["channels"] != images.channels:
         raise ConfigError(

@@ -29,16 +29,20 @@ class Engine(Choice):
 
     name: str = Field("local", description="engine (see `fedssl list engines`)")
     workers: int = Field(
-        1, ge=1, description="number of worker processes; a round of one client uses the main process"
+        1,
+        ge=1,
+        le=1024,
+        description="number of worker processes; a round of one client uses the main process",
     )
-    threads: int = Field(0, ge=0, description="threads per client; 0: cores ÷ workers")
+    threads: int = Field(0, ge=0, le=1024, description="threads per client; 0: cores ÷ workers")
     wave: int = Field(
         0,
         ge=0,
+        le=1024,
         description="clients that train at the same time; fewer clients share the same threads; "
         "0: workers, or 1 if `threads` is set",
     )
-    cache_mb: int = Field(32, ge=0, description="cache of client memories in MB, per process")
+    cache_mb: int = Field(32, ge=0, le=1 << 24, description="cache of client memories in MB, per process")
 
     @property
     def all_threads(self) -> int:

@@ -11,12 +11,16 @@ import torch
 from fedssl.config import Config
 from fedssl.engines.start import load_start
 from fedssl.errors import ConfigError
+from fedssl.limits import physical_memory
 from fedssl.models.adapters import add_adapters
 from fedssl.models.encoders import Encoder
 from fedssl.models.model import Model
 from fedssl.models.stages import freeze, frozen_names
 from fedssl.rng import derive
 from fedssl.state import State, snapshot
+
+LARGE = 512  # larger widths are checked before the model is built
+COPIES = 4  # of the model while it trains: weights, gradients, momentum, what was received
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def build_network(
         start: the folder in which the run stores the weights of `model.init`.
         number: of the random initialization; 0: the one that clients start from.
     """
+    _check_memory(config, size, channels, classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "init", *([number] if number else [])))
         encoder = config.objective.encoder(config, size, channels)
@@ -83,3 +88,20 @@ def build_network(
         return build_network(config, size, channels, classes, start, number).initial
 
     return Network(model, encoder, snapshot(model), another, begin.notes if begin else ())
+
+
+def _check_memory(config: Config, size: tuple[int, int], channels: int, classes: int) -> None:
+    """Raise a ConfigError if a model with unusually large layers cannot fit into memory."""
+    parts = (config.model, config.objective, config.method)
+    if not any(isinstance(value, int) and value > LARGE for part in parts for _, value in part):
+        return
+    with torch.device("meta"):
+        encoder = config.objective.encoder(config, size, channels)
+        model = config.objective.build(encoder.module, encoder.features, config.model, classes)
+    needed = COPIES * sum(value.numel() * value.element_size() for value in model.state_dict().values())
+    available = physical_memory()
+    if needed > available:
+        raise ConfigError(
+            f"to train {needed / COPIES / 2**30:,.1f} GB of weights takes {needed / 2**30:,.0f} GB, but "
+            f"there are {available / 2**30:,.0f} GB: lower the widths of model.* and objective.*"
+        )

@@ -18,12 +18,13 @@ class ParticipationConfig(Options):
     overshoot: float = Field(
         0.0,
         ge=0,
+        le=100,
         description="spare clients per round, as a share of per_round; the first uploads are used",
     )
     failure_rate: float = Field(
         0.0, ge=0, lt=1, description="simulated probability that a client fails in a round"
     )
-    timeout: float = Field(0.0, ge=0, description="seconds until a client times out; 0: never")
+    timeout: float = Field(0.0, ge=0, le=1e08, description="seconds until a client times out; 0: never")
     max_change: float = Field(
         100.0,
         ge=0,
@@ -61,7 +62,9 @@ class WireConfig(Options):
     dtype: Literal["float32", "float16"] = Field(
         "float32", description="type of floating-point numbers in messages"
     )
-    max_mb: int = Field(2048, ge=1, description="largest message in MB; longer ones are refused unread")
+    max_mb: int = Field(
+        2048, ge=1, le=1 << 20, description="largest message in MB; longer ones are refused unread"
+    )
 
 
 class CheckpointConfig(Options):

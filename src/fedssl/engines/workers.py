@@ -8,6 +8,7 @@ Nothing is pickled, and a script that calls `fedssl.run` needs no `if __name__ =
 from __future__ import annotations
 
 import json
+import logging
 import select
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from fedssl.storage import write_json
 from fedssl.tensorfile import load_tensors, save_tensors
 
 Answer = dict[str, Any]  # an outcome with its upload in a file
+Turn = tuple[int, Task]  # a task and its position among those of the round
+log = logging.getLogger(__name__)
 GRACE = 10.0  # seconds that a worker may be later than participation.timeout before it is ended
 
 
@@ -44,16 +47,18 @@ class Workers:
         self.folder = self._scratch.folder
         write_setup(self.folder, config, federation, memories)
         self.workers = [Worker(self.folder, device) for device in deal_devices(config.device, processes)]
+        self._again: set[int] = set()  # positions of tasks of this round that a second worker has
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         written = _Broadcasts(self.folder)
         waiting = deque(sorted(enumerate(tasks), key=lambda each: each[1].turn))
+        self._again = set()
         done = dict[int, Answer]()
         yielded = 0
         try:
             self._hand_out(waiting, written)
             while yielded < len(tasks):
-                self._collect(done)
+                waiting.extendleft(self._collect(done))
                 self._hand_out(waiting, written)  # before uploads are read: nobody need wait for that
                 while yielded in done:
                     yield _outcome(done.pop(yielded))
@@ -66,7 +71,10 @@ class Workers:
             written.remove()
 
     def ask(self, questions: Sequence[Question]) -> Iterator[SecureAnswer]:
-        """Any worker can answer for any client, since clients keep their secrets on disk."""
+        """Any worker can answer for any client, since clients keep their secrets on disk.
+
+        An exchange is never answered twice: a worker that dies meanwhile costs its client.
+        """
         for first in range(0, len(questions), len(self.workers)):
             asked = list(zip(self.workers, questions[first : first + len(self.workers)], strict=False))
             for worker, question in asked:
@@ -85,7 +93,7 @@ class Workers:
         """Start a process in place of one that has ended, on the same device."""
         self.workers[self.workers.index(dead)] = Worker(self.folder, dead.device)
 
-    def _hand_out(self, waiting: deque[tuple[int, Task]], written: _Broadcasts) -> None:
+    def _hand_out(self, waiting: deque[Turn], written: _Broadcasts) -> None:
         while waiting and (idle := self._idle_for(waiting[0][1])):
             idle.begin(*waiting.popleft(), written)
 
@@ -97,14 +105,26 @@ class Workers:
             return None
         return next((worker for worker in self.workers if worker.task is None), None)
 
-    def _collect(self, done: dict[int, Answer]) -> None:
-        """Wait until a worker answers, dies or times out."""
+    def _collect(self, done: dict[int, Answer]) -> list[Turn]:
+        """Wait until a worker answers, dies or times out.
+
+        Returns:
+            Tasks whose worker died for the first time: they are run again, with the same result. A task whose
+            second worker dies has failed.
+        """
+        lost: list[Turn] = []
         busy = [worker for worker in self.workers if worker.task is not None]
         ready, _, _ = select.select([worker.answers for worker in busy], [], [], 1.0)
         for worker in busy:
-            limit = self.config.participation.timeout
+            limit, task = self.config.participation.timeout, worker.task
             if worker.answers in ready:
                 position, answer = worker.answer()
+                if answer.get("died") and position not in self._again and task is not None:
+                    self._again.add(position)
+                    log.warning("client %s: %s; it trains again", task.client, answer["failure"])
+                    self._replace(worker)
+                    lost.append((position, task))
+                    continue
             elif limit and worker.seconds() > limit + GRACE:
                 position, answer = worker.give_up(f"timed out: no answer after {limit + GRACE:.0f} s")
             else:
@@ -112,6 +132,7 @@ class Workers:
             done[position] = answer
             if worker.process.poll() is not None:
                 self._replace(worker)
+        return lost
 
 
 def write_setup(folder: Path, config: Config, federation: Federation, memories: Path) -> None:
@@ -170,10 +191,11 @@ class Worker:
 
     def answer(self) -> tuple[int, Answer]:
         line = self.answers.readline()
-        if not line:
+        if not line.endswith("\n"):
             code = self.process.wait()
-            return self.give_up(f"its worker process ended (exit code {code})")
-        answer: Answer = json.loads(line)
+            position, answer = self.give_up(f"its worker process ended (exit code {code})")
+            return position, {**answer, "died": True}
+        answer = json.loads(line)
         if "error" in answer:
             raise RunError(answer["error"])
         return self._finish(answer)
@@ -186,7 +208,7 @@ class Worker:
     def heard(self, question: Question) -> SecureAnswer:
         """Read the answer to the question."""
         line = self.answers.readline()
-        if not line:
+        if not line.endswith("\n"):
             code = self.process.wait()
             return SecureAnswer(question.client, failure=f"its worker process ended (exit code {code})")
         answer = json.loads(line)
@@ -250,6 +272,7 @@ class _Broadcasts:
 
 def _outcome(answer: Answer) -> Outcome:
     upload = answer.pop("upload", None)
+    answer.pop("died", None)
     outcome = Outcome(**answer)
     if upload is not None:
         file = Path(upload)

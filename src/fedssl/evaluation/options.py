@@ -76,7 +76,7 @@ class SemiConfig(Options):
     labels: float = Field(
         0.0, ge=0, lt=1, description="labelled share of the training images; 0: data.holdout"
     )
-    hidden: int = Field(512, ge=1, description="hidden width of the new two-layer head")
+    hidden: int = Field(512, ge=1, le=1 << 16, description="hidden width of the new two-layer head")
     epochs: int = Field(100, ge=1, description="epochs of fine-tuning")
     batch_size: int = Field(128, ge=2, description="batch size of fine-tuning")
     lr: float = Field(1e-3, gt=0, description="learning rate of Adam")
@@ -105,10 +105,16 @@ class DetectionConfig(Options):
     limit: int = Field(0, ge=0, description="number of training images; 0: all (shapes: 300)")
     test_limit: int = Field(0, ge=0, description="number of test images; 0: all (shapes: 100)")
     labels: float = Field(1.0, gt=0, le=1, description="share of the training images that is labelled")
-    size: int = Field(0, ge=0, description="shorter side in pixels; 0: unchanged, at most 800 (shapes: 96)")
-    max_size: int = Field(1333, ge=1, description="longer side in pixels, at most")
-    width: int = Field(256, ge=4, description="channels of FPN and heads; fully connected layers: 4 times")
-    regions: int = Field(512, ge=1, description="regions per image that the heads are trained on in a step")
+    size: int = Field(
+        0, ge=0, le=16384, description="shorter side in pixels; 0: unchanged, at most 800 (shapes: 96)"
+    )
+    max_size: int = Field(1333, ge=1, le=16384, description="longer side in pixels, at most")
+    width: int = Field(
+        256, ge=4, le=8192, description="channels of FPN and heads; fully connected layers: 4 times"
+    )
+    regions: int = Field(
+        512, ge=1, le=1 << 16, description="regions per image that the heads are trained on in a step"
+    )
     steps: int = Field(
         500, ge=1, description="steps of fine-tuning; the learning rate is ×0.1 at 2/3 and 8/9"
     )

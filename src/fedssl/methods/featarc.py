@@ -38,7 +38,7 @@ class FeatARC(FedAvg):
     evaluates: ClassVar[Literal["cluster"]] = "cluster"
     effort: ClassVar[float] = 1.2  # a few additional forward passes per round
 
-    clusters: int = Field(2, ge=1, description="cluster models (C); 1: align only")
+    clusters: int = Field(2, ge=1, le=1024, description="cluster models (C); 1: align only")
     align: float = Field(
         1.0, ge=0, description="weight of the alignment in the loss (λ), from round 2 on; 0: cluster only"
     )

@@ -49,7 +49,7 @@ class FedStyle(Method):
     )
     infusion: float = Field(0.5, ge=0, description="weight of the loss on style-infused features (λ)")
     temperature: float = Field(0.07, gt=0, description="temperature of the style loss (τ)")
-    generator_hidden: int = Field(256, ge=1, description="hidden width of the generator G")
+    generator_hidden: int = Field(256, ge=1, le=1 << 16, description="hidden width of the generator G")
     stylized: bool = Field(
         True, description="personal features are h_c + G([h_c, h_s]); false: h_c alone (ablation)"
     )

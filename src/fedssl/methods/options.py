@@ -10,8 +10,8 @@ from fedssl.options import Options
 
 
 class TrainConfig(Options):
-    epochs: float = Field(2.0, gt=0, description="local epochs per round (E); a fraction is allowed")
-    batch_size: int = Field(32, ge=2, description="images per step (B)")
+    epochs: float = Field(2.0, gt=0, le=1e06, description="local epochs per round (E); a fraction is allowed")
+    batch_size: int = Field(32, ge=2, le=1 << 24, description="images per step (B)")
     lr: float = Field(0.05, gt=0, description="initial learning rate")
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
         "sgd", description="optimizer; its state is reset in every round"
@@ -33,12 +33,14 @@ class TrainConfig(Options):
     freeze: int = Field(
         0,
         ge=0,
+        le=1024,
         description="number of frozen stages of the encoder: 1 is the stem (or embedding), 2 also the first "
         "stage (or block)",
     )
     lora: int = Field(
         0,
         ge=0,
+        le=16384,
         description="rank of LoRA adapters, the only part of the encoder that is trained and sent; 0: no "
         "adapters",
     )

@@ -29,7 +29,9 @@ class UserVerification(FedAvg):
     """FedAvg with a shared linear head that finds the client an image belongs to, for two-view objectives."""
 
     weight: float = Field(1.0, ge=0, description="weight of the client classifier's loss (β)")
-    clients: int = Field(100, ge=2, description="outputs of the head: at least the number of clients")
+    clients: int = Field(
+        100, ge=2, le=1 << 24, description="outputs of the head: at least the number of clients"
+    )
 
     def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
         if not model.has("projector"):

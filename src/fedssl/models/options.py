@@ -16,9 +16,9 @@ class ModelConfig(Options):
         description="resnet8, resnet18, resnet50, vit_tiny, vit_small, or timm:NAME (not for generative "
         "objectives)",
     )
-    width: int = Field(16, ge=1, description="channels of the first stage (resnet8/18/50)")
+    width: int = Field(16, ge=1, le=8192, description="channels of the first stage (resnet8/18/50)")
     stem_stride: Literal[1, 2] = Field(1, description="stride of the 3×3 stem (resnet8/18/50)")
-    patch: int = Field(4, ge=1, description="patch side of a vision transformer")
+    patch: int = Field(4, ge=1, le=1024, description="patch side of a vision transformer")
     stem: Literal["auto", "fine", "original"] = Field(
         "auto",
         description="of timm:NAME. fine: patches of model.patch, or a stem of stride 1; original: as "
@@ -36,12 +36,18 @@ class ModelConfig(Options):
         "batch",
         description="normalisation of encoder and heads; group: per image, without running statistics",
     )
-    projector_hidden: int = Field(256, ge=1, description="hidden width of the projector (papers: 4096)")
-    projector_out: int = Field(128, ge=1, description="output width of the projector (papers: 2048)")
+    projector_hidden: int = Field(
+        256, ge=1, le=1 << 16, description="hidden width of the projector (papers: 4096)"
+    )
+    projector_out: int = Field(
+        128, ge=1, le=1 << 16, description="output width of the projector (papers: 2048)"
+    )
     projector_norm: Literal["batch", "none"] = Field(
         "batch", description="normalisation of the projector's hidden layer; none: Linear-ReLU-Linear"
     )
-    predictor_hidden: int = Field(256, ge=1, description="hidden width of the predictor (papers: 4096)")
+    predictor_hidden: int = Field(
+        256, ge=1, le=1 << 16, description="hidden width of the predictor (papers: 4096)"
+    )
 
     @field_validator("encoder")
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any
 from fedssl.errors import ConfigError, RunError, did_you_mean
 from fedssl.models.options import ModelConfig
 from fedssl.state import State
+from fedssl.storage import read_json
 from fedssl.tensorfile import load_tensors
 
 # Keys of the section `model` that define the encoder; the others define heads.
@@ -89,7 +90,7 @@ def _described(file: Path, page: Path) -> Weights:
     """A file of weights with the description that fedssl writes next to it, if there is one."""
     if not page.is_file():
         return Weights(file)
-    about = json.loads(page.read_text(encoding="utf-8"))
+    about = read_json(page)
     given = about.get("input", {})
     stem = {"stem": "fine" if about.get("changes") else "original"} if _is_timm(about) else {}
     return Weights(file, stem, tuple(given.get("mean", ())), tuple(given.get("std", ())))

@@ -57,9 +57,9 @@ class DINO(Objective):
     views: ClassVar[str] = "dino"
 
     local_views: int = Field(
-        4, ge=0, description="number of small crops, in addition to 2 large ones (paper: 8)"
+        4, ge=0, le=64, description="number of small crops, in addition to 2 large ones (paper: 8)"
     )
-    prototypes: int = Field(1024, ge=2, description="outputs K (paper: 65536)")
+    prototypes: int = Field(1024, ge=2, le=1 << 20, description="outputs K (paper: 65536)")
     student_temperature: float = Field(0.1, gt=0, description="divides the student's outputs")
     teacher_temperature: float = Field(0.04, gt=0, description="divides the teacher's centred outputs")
     center_momentum: float = Field(0.9, ge=0, le=1, description="m of the centre, per batch")

@@ -30,9 +30,11 @@ class MAE(Objective):
     num_views: ClassVar[int] = 1
 
     mask_ratio: float = Field(0.75, gt=0, lt=1, description="share of patches that are masked")
-    decoder_width: int = Field(192, ge=4, multiple_of=4, description="width of the decoder's tokens")
-    decoder_depth: int = Field(4, ge=1, description="blocks of the decoder")
-    decoder_heads: int = Field(3, ge=1, description="attention heads of the decoder")
+    decoder_width: int = Field(
+        192, ge=4, le=16384, multiple_of=4, description="width of the decoder's tokens"
+    )
+    decoder_depth: int = Field(4, ge=1, le=64, description="blocks of the decoder")
+    decoder_heads: int = Field(3, ge=1, le=256, description="attention heads of the decoder")
     normalise_pixels: bool = Field(
         True, description="predict pixels standardised by the mean and deviation of their patch"
     )

@@ -51,7 +51,9 @@ class MoCo(Objective):
 
     temperature: float = Field(0.2, gt=0, description="divides cosine similarities")
     momentum: float = Field(0.99, ge=0, le=1, description="m of the target's moving average, per batch")
-    queue: int = Field(1024, ge=1, description="number of keys in a client's queue (papers: 4096 to 65536)")
+    queue: int = Field(
+        1024, ge=1, le=1 << 24, description="number of keys in a client's queue (papers: 4096 to 65536)"
+    )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
         projector = self.build_projector(features, config)

@@ -27,9 +27,9 @@ class SIGReg(Objective):
     couples: ClassVar[str] = "compares the distribution of features in the batch"
 
     weight: float = Field(0.05, ge=0, le=1, description="λ: share of the Gaussian term in the loss")
-    directions: int = Field(256, ge=1, description="number of random directions per batch")
+    directions: int = Field(256, ge=1, le=1 << 16, description="number of random directions per batch")
     knots: int = Field(
-        17, ge=2, description="number of points at which characteristic functions are compared"
+        17, ge=2, le=4096, description="number of points at which characteristic functions are compared"
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:

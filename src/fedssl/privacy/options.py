@@ -68,6 +68,7 @@ class PrivacyConfig(Options):
     canaries: int = Field(
         0,
         ge=0,
+        le=1 << 20,
         description="extra clients with random updates, half of which take part, for `fedssl audit`; they "
         "cost accuracy",
     )

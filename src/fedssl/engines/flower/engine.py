@@ -42,7 +42,7 @@ class Flower(Engine):
         (), description="names of the sites, in the order of client ids; none: a simulation on this machine"
     )
     patience: float = Field(
-        60.0, ge=0, description="seconds that the first round waits for sites that are not there yet"
+        60.0, ge=0, le=1e08, description="seconds that the first round waits for sites that are not there yet"
     )
 
     _grid: Any = PrivateAttr(None)

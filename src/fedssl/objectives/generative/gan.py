@@ -90,6 +90,7 @@ class ConditionalGAN(GAN):
     lens: int = Field(
         0,
         ge=0,
+        le=64,
         description="add a private lens that rotates, zooms and flips generated images; its orientation is "
         "updated from this round on; 0: no lens",
     )

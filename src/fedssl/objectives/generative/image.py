@@ -28,11 +28,15 @@ class ImageModel(Objective):
     num_views: ClassVar[int] = 1
     own_encoder: ClassVar[str] = "content encoder"
 
-    features: int = Field(64, ge=8, description="length of φ^c, and channels of the smallest feature maps")
-    style_features: int = Field(0, ge=0, description="length of φ^s; 0: same as `features`")
-    latent: int = Field(128, ge=1, description="length of z^c and of z^s")
+    features: int = Field(
+        64, ge=8, le=8192, description="length of φ^c, and channels of the smallest feature maps"
+    )
+    style_features: int = Field(0, ge=0, le=8192, description="length of φ^s; 0: same as `features`")
+    latent: int = Field(128, ge=1, le=1 << 16, description="length of z^c and of z^s")
     growth: Literal[1, 2] = Field(1, description="2: channels halve whenever the side doubles")
-    blocks: int = Field(2, ge=0, description="residual blocks of an encoder after the downsampling ones")
+    blocks: int = Field(
+        2, ge=0, le=64, description="residual blocks of an encoder after the downsampling ones"
+    )
     patch: Literal[1, 2, 4] = Field(1, description="side of the pixel blocks that are folded into channels")
     channel_noise: float = Field(
         0.02, ge=0, description="standard deviation of the noise in the generator during training; 0: none"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from fedssl.audit.files import FILE, FOLDER
 from fedssl.config import MAIN_KEY, Config, flatten, from_values, read_toml
 from fedssl.errors import ConfigError
 from fedssl.rundir import RunDir
-from fedssl.storage import read_lines
+from fedssl.storage import read_json, read_lines
 
 AUDIT = f"{FOLDER}/{FILE}"
 
@@ -133,7 +132,4 @@ def last(line_values: list[Mapping[str, Any]], key: str) -> Any:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    if not file.exists():
-        return {}
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    return read_json(file) if file.exists() else {}
