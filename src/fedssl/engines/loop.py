@@ -86,6 +86,7 @@ class RoundLoop:
         report = RoundReport(number, hides_loss=self.guard.hides_loss, withheld=self.guard.withholds)
         sent, tasks, good = WireTraffic(self.config.wire.dtype), list[Task](), 0
         selected, spares = self.select(number)
+        report.absent = self.absent()
         routes = find_routes(self.config, number, selected, spares, self.tools)
         aggregate, relay = self.aggregate(server, number, report), Relay(server, routes)
         for stage in stages(routes):
@@ -145,6 +146,10 @@ class RoundLoop:
             participation, seed = self.config.participation, self.config.seed
             sampled, spares = draw_clients(participation, self.canaries.total, seed, number)
         return self.canaries.without_absent(sampled), self.canaries.without_absent(spares)
+
+    def absent(self) -> dict[int, str]:
+        """Clients that could not be asked in this round, and why: sites that are not there."""
+        return {}
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
         """Start the aggregate of a round; numbers of the round as a whole are added to the report."""

@@ -16,6 +16,7 @@ class RoundReport:
     outcomes: list[Outcome] = field(default_factory=list)  # without the uploads' tensors
     values: dict[str, float] = field(default_factory=dict)  # numbers of the round as a whole
     unused: list[int] = field(default_factory=list)  # spare clients that were not needed
+    absent: dict[int, str] = field(default_factory=dict)  # sites that could not be asked, and why
     seconds: float = 0.0
     hides_loss: bool = False
     withheld: bool = False  # whether the server knows nothing of single clients (privacy)
@@ -48,6 +49,7 @@ class RoundReport:
             numbers_of = [client[name] for client in clients if name in client]
             if numbers_of:
                 means[name] = sum(numbers_of) / len(numbers_of)
+        absent = sorted(self.absent.items())
         failed = [{"client": o.client, "reason": o.failure} for o in self.outcomes if o.failure]
         return {
             "round": self.round,
@@ -58,6 +60,7 @@ class RoundReport:
             "clients": clients,
             "failed": failed,
             **({"unused": self.unused} if self.unused else {}),
+            **({"absent": [{"client": c, "reason": why} for c, why in absent]} if absent else {}),
         }
 
 

@@ -16,6 +16,8 @@ from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
 from fedssl.state import ServerState
 
+AWAY, BUSY = "not connected", "has not answered in an earlier round"
+
 
 class GridLoop(RoundLoop):
     """Runs rounds with the clients that are connected."""
@@ -39,6 +41,11 @@ class GridLoop(RoundLoop):
             return [client for client in sampled if client in ids], []
         selected, spares = draw_clients(config.participation, len(ids), config.seed, number)
         return [ids[place] for place in selected], [ids[place] for place in spares]
+
+    def absent(self) -> dict[int, str]:
+        engine = self.engine
+        away = set(range(engine.clients)) - engine.connected.keys() if engine.at_sites else set[int]()
+        return {client: BUSY if client in engine.busy else AWAY for client in away}
 
     def run(
         self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]

@@ -74,6 +74,7 @@ class GridClients:
         audit = AuditLog(runner.memories.folder.parents[1]) if self.at_sites and config.log.audit else None
         self.nodes = Nodes(grid, self.engine.sites, federation.clients, tell, audit)
         self.connected: dict[int, Node] = {}
+        self.busy: set[int] = set()  # connected, but not done with an earlier round
         self.poll = 0.5 if self.at_sites else 0.05
         self._unanswered: dict[str, Node] = {}  # by message: asked in an earlier round
         self._config = config.to_dict()
@@ -107,6 +108,7 @@ class GridClients:
             self._read_late_answers(connected)
             busy = {node.id for node in self._unanswered.values()}
             self.connected = {client: node for client, node in connected.items() if node.id not in busy}
+            self.busy = connected.keys() - self.connected.keys()
             if len(self.connected) >= min(enough, self.clients):
                 return list(self.connected)
             time.sleep(self.poll)
