@@ -223,6 +223,36 @@ def test_a_node_that_goes_and_returns_costs_its_own_rounds(tmp_path):
     assert reason.startswith("lost: the site did not fetch its task")
     took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
     assert took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
+    assert absent(out) == [(3, 1, "not connected")]
+
+
+def absent(out):
+    return [
+        (line["round"], site["client"], site["reason"])
+        for line in fedssl.Run(out).metrics
+        for site in line.get("absent", [])
+    ]
+
+
+def test_a_site_that_is_late_or_lost_is_described_in_our_words():
+    """Flower: "Error: Message Unavailable - … It may have expired due to its TTL, …"."""
+    from flwr.app.error import Error
+    from flwr.common.constant import ErrorCode
+    from flwr.server.superlink.linkstate import utils
+
+    flowers = [value for name, value in vars(utils).items() if name.endswith("_REASON")]
+    assert any("TTL" in text for text in flowers)
+    for code in (
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+    ):
+        for reason in flowers:
+            said = messages.problem(Error(code, reason))
+            assert "TTL" not in said
+            assert "Unavailable" not in said
+    lost = messages.problem(Error(ErrorCode.MESSAGE_UNAVAILABLE, flowers[0]))
+    assert lost == "lost: the site did not fetch its task, or did not answer in time"
 
 
 def test_a_slow_node_is_left_out_until_it_has_answered(tmp_path, monkeypatch):
@@ -242,6 +272,7 @@ def test_a_slow_node_is_left_out_until_it_has_answered(tmp_path, monkeypatch):
     assert failures(out) == [(2, 1, "timed out: no answer after participation.timeout, 90 s")]
     took_part = [[client["client"] for client in line["clients"]] for line in fedssl.Run(out).metrics]
     assert took_part == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2]]
+    assert absent(out) == [(3, 1, "has not answered in an earlier round")]
     assert 90 < clock.now < 92
 
 
