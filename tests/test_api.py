@@ -36,7 +36,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_report_goes_into_the_run(run):
     file = run.report(fast=True)
     assert file == run.path / "report.html"
-    assert "Left out: the report was made with --fast." in file.read_text(encoding="utf-8")
+    assert "Skipped: the report was made with --fast." in file.read_text(encoding="utf-8")
 
 
 def test_embedding_and_searching(run, photos, tmp_path):
@@ -84,7 +84,7 @@ def test_a_notebook_shows_a_run_that_has_just_begun(tmp_path):
 
     shown = fedssl.Run(run_dir(tmp_path / "a<b"))._repr_html_()
     assert "a&lt;b" in shown
-    assert "nothing to measure yet" in shown
+    assert "no measurements yet" in shown
 
 
 UNUSED = (

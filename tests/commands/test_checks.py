@@ -97,7 +97,7 @@ def test_what_is_wrong_at_a_server_is_told_all_at_once(tmp_path, keys, capsys, o
 def test_a_certificate_must_name_the_servers_own_address_and_be_valid(keys, monkeypatch) -> None:
     file = keys / "server" / "server.crt"
     assert "for localhost, 127.0.0.1" in checks.certificate(file)
-    with pytest.raises(ConfigError, match="valid for 3 more days only"):
+    with pytest.raises(ConfigError, match="only valid for 3 more days"):
         checks._valid(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3, hours=1))
     with pytest.raises(ConfigError, match="has been invalid since"):
         checks._valid(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=2))
@@ -128,7 +128,7 @@ def test_what_is_wrong_at_a_site_is_told_all_at_once(
     said = capsys.readouterr()
     assert f"FAILS  server: localhost:{port} does not answer" in said.out
     assert "broken.png" in said.out
-    assert "GB are advised" in said.out
+    assert "GB are recommended" in said.out
     assert "2 checks failed" in said.err
 
 

@@ -125,7 +125,7 @@ def test_in_words(six):
     assert "2 settings with 3 seeds each." in text
     assert "fedema is best: 83.0 ± 3.6 %; next is fedavg with 80.0 ± 2.6 %" in text
     assert (
-        "ahead of fedavg beyond chance: +3.0 points on average over 3 seeds (paired t-test: p = 0.035)"
+        "significantly ahead of fedavg: +3.0 points on average over 3 seeds (paired t-test: p = 0.035)"
         in text
     )
     two = " ".join(document([six[0], six[3]])["summary"])

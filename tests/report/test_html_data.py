@@ -128,14 +128,14 @@ def test_summary_in_words(tmp_path):
     run = only(finished(tmp_path / "a"))
     text = " ".join(run["summary"])
     for part in (
-        "A resnet8 encoder was trained by byol with fedema on digits: 40 images held by 2 clients; 3 rounds.",
+        "A resnet8 encoder was trained by byol with fedema on digits: 40 images at 2 clients; 3 rounds.",
         "Every client has images of 2 classes",
-        "0.38 away",
+        "differ from the overall one by 0.38",
         "moderate heterogeneity",
-        "right on 75.0 % of test images, 25.0 points above",
+        "classifies 75.0 % of test images correctly, 25.0 points above",
         "(50.0 %)",
         "Clients failed in 1 of 6 turns and were left out; most often: sent NaN in encoder.conv1.weight.",
-        "Training took 4s, at 65 views a second; 1.7 KB travelled",
+        "Training took 4s, at 65 views per second; 1.7 KB were sent",
     ):
         assert part in text
     assert run["warnings"] == []
@@ -191,7 +191,7 @@ def test_an_unfinished_run_with_a_line_cut_off(tmp_path):
     assert (run["status"]["done"], run["status"]["rounds"], run["status"]["finished"]) == (2, 20, False)
     assert run["status"]["round_seconds"] == 1.5
     assert any("fedssl resume" in warning for warning in run["warnings"])
-    assert "The kNN monitor says 25.0 % at the moment." in run["summary"]
+    assert "The kNN monitor currently shows 25.0 %." in run["summary"]
 
 
 def test_an_unlabelled_run(tmp_path):

@@ -178,4 +178,6 @@ def test_before_the_first_checkpoint_there_is_a_reason(run, tmp_path):
 def test_images_at_sites_are_no_failure_to_load(tmp_path):
     keys = {"engine.name": "flower", "engine.sites": ["berlin"], "data.size": 8, "data.channels": 1}
     RunDir.create(tmp_path / "run", load({}, keys))
-    assert look(tmp_path / "run", "pca")["why_not"] == "The images are at the sites: there is no feature map."
+    assert (
+        look(tmp_path / "run", "pca")["why_not"] == "The images are at the sites, so there is no feature map."
+    )

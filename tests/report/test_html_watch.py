@@ -113,7 +113,7 @@ def test_a_port_in_use_is_told(tmp_path, capsys):
         with pytest.raises(RunError, match=f"port {port} .* --port"):
             watch.serve(path, port)
         assert main(["watch", str(path), "--port", str(port)]) == 1
-        assert "choose another with --port" in capsys.readouterr().err
+        assert "use another --port" in capsys.readouterr().err
 
 
 def test_bad_input(tmp_path, capsys):
@@ -139,5 +139,5 @@ def test_an_interrupt_ends_it_cleanly(tmp_path):
     process.send_signal(signal.SIGINT)
     assert wait_for_exit(process, "the page should end") == 0
     said, errors = process.communicate()
-    assert "the page has ended" in said
+    assert "the page has stopped" in said
     assert "Traceback" not in errors

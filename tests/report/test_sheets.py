@@ -66,5 +66,5 @@ def test_a_file_that_is_neither_page_nor_table(tmp_path, folder, capsys):
     from fedssl.errors import ConfigError
     from fedssl.report.sheet import write_sheets
 
-    with pytest.raises(ConfigError, match=r"\.csv, \.tex, \.md, \.html is needed"):
+    with pytest.raises(ConfigError, match=r"the file must end in \.csv, \.tex, \.md, \.html"):
         write_sheets([], tmp_path / "table.xlsx")

@@ -85,8 +85,8 @@ def test_a_file_names_its_rows(tmp_path):
         (["rounds=2"], "nothing to compare"),
         (["method.name=fedavg,fedemma"], "did you mean fedema"),
         (["method.name=fedavg,fedema", "--against", "fedprox"], "--against 'fedprox'"),
-        (["method.name=fedavg,fedema", "-o", "table.xlsx"], "a file that ends in .csv"),
-        (["method.name=fedavg,fedema", "--columns", "partition.scheme"], "give its values"),
+        (["method.name=fedavg,fedema", "-o", "table.xlsx"], "the file must end in .csv"),
+        (["method.name=fedavg,fedema", "--columns", "partition.scheme"], "also give its values"),
         (["method.name=fedavg,fedema", "seed=3"], "choose seeds with"),
     ],
 )

@@ -67,7 +67,7 @@ def test_errors_say_what_is_wrong(run: fedssl.Run, tmp_path: Path, capsys: pytes
     with pytest.raises(RunError):
         load_trained(tmp_path)
     assert main(["search", str(run.path), str(tmp_path)]) == 2
-    assert "say what to look for" in capsys.readouterr().err
+    assert "what to search for is missing" in capsys.readouterr().err
 
 
 def test_the_nearest_image_is_itself_and_its_kind_comes_first(run: fedssl.Run, photos: Path):

@@ -1,1 +1,1 @@
-"""The words after `fedssl`: one file for each group of commands."""
+"""The subcommands of `fedssl`, one file per group."""

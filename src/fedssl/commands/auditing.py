@@ -1,4 +1,4 @@
-"""audit: attack a finished run, to see what it tells about its clients."""
+"""audit: attacks a finished run, to measure what it reveals about its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedssl server --check` and `fedssl client --check`: find what would go wrong before anything starts."""
+"""`fedssl server --check` and `fedssl client --check`: find problems before anything starts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from fedssl.data.options import DataConfig
 
 GIGABYTE = 2**30
-FREE = 1.0  # gigabytes of disk that should be left
-DAYS = 14  # that a certificate should still be valid
-LOOKED_AT = 64  # images that are decoded
+FREE = 1.0  # gigabytes of free disk space to recommend
+DAYS = 14  # days of validity of a certificate to recommend
+LOOKED_AT = 64  # images to decode
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     good: bool
@@ -42,7 +42,7 @@ class Check:
 
 
 def run_check(what: str, look: Callable[[], str]) -> Check:
-    """What `look` says; an error of it is a check that failed."""
+    """Run `look`; an exception means that the check failed."""
     try:
         return Check(what, True, look())
     except (FedsslError, OSError, ValueError) as error:
@@ -50,7 +50,7 @@ def run_check(what: str, look: Callable[[], str]) -> Check:
 
 
 def _words(place: Place | Site, told: str) -> str:
-    """`told`, if the files that Flower is given are there and private."""
+    """Return `told` if the files for Flower exist and are private."""
     place.words()
     return told
 
@@ -61,7 +61,7 @@ def _words(place: Place | Site, told: str) -> str:
 def check_server(
     out: Path, values: Mapping[str, Any], overrides: Mapping[str, Any], place: Place, sites: list[str]
 ) -> Iterator[Check]:
-    """Config, keys, certificate, port, disk, and what a round would send."""
+    """Check config, keys, certificate, port, disk, and the size of messages."""
     needs_flower()
     yield run_check("versions", lambda: ", ".join(f"{name} {own}" for name, own in versions().items()))
     names = list(sites)
@@ -71,7 +71,7 @@ def check_server(
         yield found
         names = found.told.split(", ") if found.good else names
         yield run_check("certificate", lambda: certificate(certs / "server.crt"))
-        yield run_check("key and authority", lambda: _words(place, "readable by this user only"))
+        yield run_check("key and authority", lambda: _words(place, "key and certificate authority"))
     config = run_check("config", lambda: _config(out, values, overrides, names))
     yield config
     if config.good:
@@ -87,9 +87,11 @@ def _config(out: Path, values: Mapping[str, Any], overrides: Mapping[str, Any], 
 
     config = load(values, {**server_defaults(values), **overrides})
     if not isinstance(config.engine, Flower):
-        raise ConfigError(f"engine.name={config.engine.name} has no sites: leave it out, or say flower")
+        raise ConfigError(
+            f"engine.name={config.engine.name} does not support sites: leave it out, or set flower"
+        )
     if not sites:
-        raise ConfigError("no sites: give --sites NAME,NAME (or a folder with their keys, --certs)")
+        raise ConfigError("no sites: give --sites NAME,NAME, or a folder with their keys, --certs")
     config = with_sites(config, sites)
     config.engine.federation(config)
     if not (out / "config.toml").exists():
@@ -97,7 +99,7 @@ def _config(out: Path, values: Mapping[str, Any], overrides: Mapping[str, Any], 
     directory = RunDir.open(out)
     changed = differences(directory.config(), config)
     if changed:
-        raise ConfigError(f"{out} holds a run with another config ({changed})")
+        raise ConfigError(f"{out} is a run with another config ({changed})")
     return f"continues {out} after round {len(directory.metrics())} of {config.rounds}"
 
 
@@ -129,7 +131,7 @@ def _port(place: Place) -> str:
 
 
 def check_client(site: Site) -> Iterator[Check]:
-    """Versions, key, certificate, server, images, disk, and one training step."""
+    """Check versions, key, certificate, server, images, disk, and one training step."""
     needs_flower()
     yield run_check("versions", lambda: ", ".join(f"{name} {own}" for name, own in versions().items()))
     yield run_check("key", lambda: _words(site, f"this site is {site.name}"))
@@ -140,10 +142,10 @@ def check_client(site: Site) -> Iterator[Check]:
 
 
 def reach(site: Site) -> str:
-    """Connect as the site would, and say what the server shows."""
+    """Connect like the site, and describe the server."""
     host, _, port = site.server.rpartition(":")
     if not port.isdigit():
-        raise ConfigError(f"--server {site.server}: HOST:PORT is needed")
+        raise ConfigError(f"--server {site.server}: must be HOST:PORT")
     began = time.monotonic()
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
@@ -165,7 +167,7 @@ def reach(site: Site) -> str:
 
 
 def _listed(site: Site) -> tuple[DataConfig, ImageSet | Listing]:
-    """The site's images: of an .npz file as they are, of a folder at 32×32 pixels and not decoded."""
+    """Load the site's images: unchanged from an .npz file, at 32×32 pixels from a folder, not decoded yet."""
     from fedssl.data.folder import load as load_folder
     from fedssl.data.npz import load as load_npz
     from fedssl.data.options import DataConfig
@@ -178,7 +180,7 @@ def _listed(site: Site) -> tuple[DataConfig, ImageSet | Listing]:
 
 
 def _images(site: Site) -> str:
-    """Count all images, and decode some."""
+    """Count all images, and decode a few."""
     from fedssl.data.cache import Listing, decode
 
     _, images = _listed(site)
@@ -194,7 +196,7 @@ def _images(site: Site) -> str:
 
 
 def _step(site: Site) -> str:
-    """One step on a few of the site's images, with the default network."""
+    """Run one training step on a few of the site's images, with the default network."""
     from fedssl.experiment import run
     from fedssl.listener import Listener
 
@@ -221,7 +223,7 @@ def _step(site: Site) -> str:
 
 
 def certificate(file: Path) -> str:
-    """Names and last day of a certificate; Flower's own processes need 127.0.0.1 among the names."""
+    """Check names and expiry of a certificate; Flower's own processes need the name 127.0.0.1."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(file.read_bytes())
@@ -238,7 +240,7 @@ def _valid(until: datetime.datetime) -> str:
     if left < 0:
         raise ConfigError(f"the certificate has been invalid since {until.date()}")
     if left < DAYS:
-        raise ConfigError(f"the certificate is valid for {left} more days only, until {until.date()}")
+        raise ConfigError(f"the certificate is only valid for {left} more days, until {until.date()}")
     return f"the certificate is valid until {until.date()}"
 
 
@@ -248,5 +250,5 @@ def _disk(folder: Path) -> str:
         place = place.parent
     free = shutil.disk_usage(place).free / GIGABYTE
     if free < FREE:
-        raise ConfigError(f"{free:.2f} GB are free at {place}; at least {FREE:g} GB are advised")
+        raise ConfigError(f"{free:.2f} GB are free at {place}; at least {FREE:g} GB are recommended")
     return f"{free:,.0f} GB are free at {place}"

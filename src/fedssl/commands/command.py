@@ -1,4 +1,4 @@
-"""What every command has in common."""
+"""The base of all commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """One word after `fedssl`: what it is for, its arguments, and what it does."""
+    """A subcommand of `fedssl`: its description, arguments and function."""
 
     purpose: str
     arguments: Callable[[argparse.ArgumentParser], None]
@@ -17,7 +17,7 @@ class Command:
 
 
 def trust_argument(parser: argparse.ArgumentParser) -> None:
-    """`--trust`, for commands that open a run which somebody else may have made."""
+    """Add `--trust` to a command that opens a run, which another person may have made."""
     parser.add_argument(
         "--trust", action="store_true", help="run Python files that the run's config names (see SECURITY.md)"
     )

@@ -1,4 +1,4 @@
-"""compare: settings against each other, over seeds."""
+"""compare: compare settings over several seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="[FILE.toml] key=a,b",
-        help="keys with several values are compared in every combination; others hold for all",
+        help="keys with several values are compared in every combination; other keys apply to all runs",
     )
     parser.add_argument(
         "--seeds", type=int, default=0, metavar="N", help=f"number of seeds (default {SEEDS})"
@@ -29,30 +29,31 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="S", help="default 0; from 1000 on: tuning"
     )
-    parser.add_argument("--columns", default="", metavar="KEY", help="values of this key are columns")
+    parser.add_argument("--columns", default="", metavar="KEY", help="a key whose values become columns")
     parser.add_argument(
-        "--against", default="", metavar="ROW", help="compared with this row (default: the first)"
+        "--against",
+        default="",
+        metavar="ROW",
+        help="row that the others are compared with (default: the first)",
     )
     parser.add_argument("--measure", default="", help="linear (default), knn, semi, personal, …")
-    parser.add_argument("--out", default="runs/compare", metavar="FOLDER", help="where runs and tables go")
+    parser.add_argument("--out", default="runs/compare", metavar="FOLDER", help="folder for runs and tables")
     parser.add_argument(
         "-o",
         action="append",
         default=[],
         dest="files",
         metavar="FILE",
-        help="a table or page: .csv, .tex, .md, .html",
+        help="a table or a page: .csv, .tex, .md, .html",
     )
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="runs at once, each with one thread (default 1)"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list what would run, and what it would cost here"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="list what would run, and the estimated cost")
 
 
 def comparison_of(options: argparse.Namespace) -> Comparison:
-    """The comparison that the command line describes: a file, and keys on top of it."""
+    """Build the comparison from a file and the keys given on the command line."""
     from dataclasses import replace
 
     from fedssl.config import parse_overrides
@@ -74,7 +75,7 @@ def comparison_of(options: argparse.Namespace) -> Comparison:
         else:
             base[key] = values[0]
     if options.columns and options.columns not in across:
-        raise ConfigError(f"--columns {options.columns}: give its values, {options.columns}=a,b")
+        raise ConfigError(f"--columns {options.columns}: also give its values, {options.columns}=a,b")
     return replace(
         found,
         base=base,
@@ -115,12 +116,12 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _check_files(files: list[str]) -> None:
-    """Before hours of work: whether the formats exist."""
+    """Check the output formats before hours of work."""
     from fedssl.report.sheet import SUFFIXES
 
     for file in files:
         if Path(file).suffix not in (*SUFFIXES, ".html"):
-            raise ConfigError(f"-o {file}: a file that ends in {', '.join((*SUFFIXES, '.html'))} is needed")
+            raise ConfigError(f"-o {file}: the file must end in {', '.join((*SUFFIXES, '.html'))}")
 
 
 def _write(results: Results, file: Path) -> None:
@@ -140,8 +141,10 @@ def _write(results: Results, file: Path) -> None:
         for outcome in done
     }
     if not names:
-        raise RunError("no run has finished: there is nothing to show")
+        raise RunError("no run has finished, so there is nothing to show")
     write_page(list(names), file, names=names)
 
 
-COMMANDS = {"compare": Command("compare settings over seeds, with verdicts", _arguments, _compare)}
+COMMANDS = {
+    "compare": Command("compare settings over several seeds, with significance tests", _arguments, _compare)
+}

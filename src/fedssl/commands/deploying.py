@@ -1,4 +1,4 @@
-"""server, client, certs: a federation across machines (Flower underneath)."""
+"""server, client, certs: train across machines with Flower."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ def _names(text: str) -> list[str]:
 
 
 def _certs_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", help="a new folder, or one of before to which sites are added")
+    parser.add_argument("out", help="a new folder, or an existing one to which sites are added")
     parser.add_argument("--host", default="", help="the server's names or addresses: NAME,NAME")
     parser.add_argument("--sites", default="", help="the sites' names: NAME,NAME")
     parser.add_argument("--rotate", default="", metavar="NAME,NAME", help="sites that get new keys")
-    parser.add_argument(
-        "--revoke", default="", metavar="NAME,NAME", help="sites that may not connect any more"
-    )
+    parser.add_argument("--revoke", default="", metavar="NAME,NAME", help="sites that may no longer connect")
 
 
 def _certs(options: argparse.Namespace) -> None:
@@ -54,27 +52,27 @@ def _certs(options: argparse.Namespace) -> None:
 
 def _server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="[CONFIG.toml] key=value", help="as for `fedssl run`")
-    parser.add_argument("--out", required=True, help="the run's folder; if it is there, the run goes on")
-    parser.add_argument("--certs", help="the server's folder of `fedssl certs`")
+    parser.add_argument("--out", required=True, help="the run's folder; an existing run is continued")
+    parser.add_argument("--certs", help="the server's folder made by `fedssl certs`")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (default 8000)")
-    parser.add_argument("--insecure", action="store_true", help="no encryption, and let anybody in")
+    parser.add_argument("--insecure", action="store_true", help="no encryption, and accept any client")
     parser.add_argument("--sites", default="", help="with --insecure: the sites' names, NAME,NAME")
     _log_arguments(parser)
     parser.add_argument(
         "--check",
         "--dry-run",
         action="store_true",
-        help="check config, keys, port and disk, and start nothing",
+        help="check config, keys, port and disk without starting anything",
     )
     parser.add_argument(
-        "--metrics", type=int, default=0, metavar="PORT", help="serve /metrics and /health there"
+        "--metrics", type=int, default=0, metavar="PORT", help="port for /metrics and /health"
     )
 
 
 def _log_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="log lines as JSON")
-    parser.add_argument("--debug", action="store_true", help="also show Flower's own log")
+    parser.add_argument("--debug", action="store_true", help="also print Flower's own log")
 
 
 def _output(options: argparse.Namespace) -> Output:
@@ -89,7 +87,7 @@ def _server(options: argparse.Namespace) -> None:
 
     _one_of(options)
     if options.sites and not options.insecure:
-        raise ConfigError("--sites is for --insecure: else the sites are those whose keys are in --certs")
+        raise ConfigError("--sites needs --insecure; otherwise the sites are those with keys in --certs")
     first = options.words[:1]
     file = first[0] if first and "=" not in first[0] else None
     values = read_toml(file) if file else {}
@@ -101,13 +99,13 @@ def _server(options: argparse.Namespace) -> None:
         _finish(check_server(Path(options.out), values, overrides, place, _names(options.sites)))
         return
     tell = _output(options)
-    with stop_on_signal("stopped: the same command goes on from the last round", tell), _metrics(options):
+    with stop_on_signal("stopped: the same command continues from the last round", tell), _metrics(options):
         server(Path(options.out), values, overrides, place, _names(options.sites), tell)
 
 
 @contextmanager
 def _metrics(options: argparse.Namespace) -> Iterator[None]:
-    """Serve health and metrics of the run while it goes on, if a port is given."""
+    """Serve health and metrics during the run, if a port is given."""
     from fedssl.report import metrics
 
     if not options.metrics:
@@ -121,7 +119,7 @@ def _metrics(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _finish(found: Iterable[Check]) -> None:
-    """Print checks as they are done; a RunError if one failed."""
+    """Print checks as they finish; raises a RunError if one failed."""
     failed = 0
     for each in found:
         print(f"{'ok   ' if each.good else 'FAILS'}  {each.what}: {each.told}", flush=True)
@@ -132,29 +130,31 @@ def _finish(found: Iterable[Check]) -> None:
 
 def _one_of(options: argparse.Namespace) -> None:
     if bool(options.certs) == options.insecure:
-        raise ConfigError("give --certs FOLDER (see `fedssl certs`), or say --insecure")
+        raise ConfigError("give --certs FOLDER (see `fedssl certs`) or --insecure")
 
 
 # --- client ---------------------------------------------------------------------------------------
 
 
 def _client_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server is")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="address of the server")
     parser.add_argument("--data", required=True, help="the site's images: a folder (or an .npz file)")
-    parser.add_argument("--certs", help="the site's folder of `fedssl certs`")
-    parser.add_argument("--state", help="where the site keeps its memory (default ~/.fedssl/sites/NAME)")
-    parser.add_argument("--threads", type=int, default=0, help="to train with (default: all cores)")
-    parser.add_argument("--device", default="", help="to train on (default: what the server says)")
+    parser.add_argument("--certs", help="the site's folder made by `fedssl certs`")
+    parser.add_argument("--state", help="where the site stores its memory (default ~/.fedssl/sites/NAME)")
+    parser.add_argument("--threads", type=int, default=0, help="threads for training (default: all cores)")
+    parser.add_argument("--device", default="", help="device for training (default: the server's setting)")
     parser.add_argument("--insecure", action="store_true", help="no encryption, and trust any server")
     parser.add_argument("--name", default="", help="with --insecure: the site's name")
     _log_arguments(parser)
     parser.add_argument(
-        "--check", action="store_true", help="check key, server, images, disk and a training step, then end"
+        "--check",
+        action="store_true",
+        help="check key, server, images, disk and one training step, then exit",
     )
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run Python files of this machine that the server's config names (default: only fedssl's parts)",
+        help="run Python files on this machine that the server's config names (default: only built-in parts)",
     )
 
 
@@ -167,7 +167,7 @@ def _client(options: argparse.Namespace) -> None:
     _one_of(options)
     certs = Path(options.certs) if options.certs else None
     if bool(options.name) != options.insecure:
-        raise ConfigError("--name goes with --insecure: else the site has the name of its key")
+        raise ConfigError("--name needs --insecure; otherwise the site is named by its key")
     name = private_key(certs).stem if certs else options.name
     check_name(name)
     state = Path(options.state) if options.state else home() / "sites" / name
@@ -193,7 +193,7 @@ def _client(options: argparse.Namespace) -> None:
 
 
 def _count(data: Path, tell: Output) -> int:
-    """How many images there are, without decoding them; errors show before anything is started."""
+    """Count the images without decoding them, so that errors show before anything is started."""
     from fedssl.data.folder import load as load_folder
     from fedssl.data.npz import load as load_npz
     from fedssl.data.options import DataConfig
@@ -206,7 +206,7 @@ def _count(data: Path, tell: Output) -> int:
 
 
 COMMANDS = {
-    "server": Command("serve a federation of sites", _server_arguments, _server),
+    "server": Command("run the server of a federation of sites", _server_arguments, _server),
     "client": Command("take part in a federation with the images of this site", _client_arguments, _client),
-    "certs": Command("make certificates and keys for a trial", _certs_arguments, _certs),
+    "certs": Command("create certificates and keys for a trial", _certs_arguments, _certs),
 }

@@ -1,4 +1,4 @@
-"""check: whether a device computes what the CPU does, and how fast."""
+"""check: compares the results and speed of a device with the CPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedssl.errors import RunError
 if TYPE_CHECKING:
     from fedssl.api import Run
 
-# Of the distance that training covers. Rounding differences of single precision stay below a hundredth in a
-# round; TF32, which PyTorch allows in convolutions on a GPU, below a tenth. A mistake is of the order of 1.
+# Relative to the distance that training covers. Rounding differences of single precision are below 0.01 per
+# round, those of TF32 (which PyTorch allows in convolutions on a GPU) below 0.1; bugs give about 1.
 TOLERANCE = 0.2
 KEYS = {"rounds": 1, "probe.every": 0, "probe.protocol": "none", "log.tensorboard": False}
 
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="[CONFIG.toml] key=value", help="what to train")
+    parser.add_argument("words", nargs="*", metavar="config of the test run", help="what to train")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:1, mps")
 
 
@@ -78,7 +78,7 @@ def _show(what: str, run: Run) -> None:
 
 
 def compare(one: Run, other: Run) -> Comparison:
-    """How far apart the encoders of two runs are, and how far the first has moved."""
+    """Return the distance between the encoders of two runs, and how far the first one moved in training."""
     from fedssl.state import distance
 
     a, b = (run.encoder.state_dict() for run in (one, other))
@@ -86,4 +86,4 @@ def compare(one: Run, other: Run) -> Comparison:
     return Comparison(distance(a, b, names), one.metrics[0]["divergence"])
 
 
-COMMANDS = {"check": Command("compare a round on a GPU with the same on the CPU", _arguments, _check)}
+COMMANDS = {"check": Command("compare one round on a GPU with the CPU", _arguments, _check)}

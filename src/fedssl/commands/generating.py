@@ -1,4 +1,4 @@
-"""generate: what people do with the generators of a run."""
+"""generate: uses of a run's generators."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ def _generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the folder of a run with objective.name=gan, conditional-gan, vae, …")
     parser.add_argument(
         "what",
-        help="grid, clients, labels: pictures; fid, diversity; probe, predict-client: what features know; "
+        help="grid, clients, labels: pictures; fid, diversity; probe, predict-client: test features; "
         "restyle, anonymize, reidentify; adapt: to new clients; simpson",
     )
     parser.add_argument(
-        "options", nargs="*", metavar="key=value", help="options of it (see docs/generative.md)"
+        "options", nargs="*", metavar="key=value", help="options of WHAT (see docs/generative.md)"
     )
-    parser.add_argument("-o", "--out", metavar="FOLDER", help="where pictures go (default RUN/generated)")
+    parser.add_argument("-o", "--out", metavar="FOLDER", help="folder for pictures (default RUN/generated)")
     trust_argument(parser)
 
 
@@ -34,6 +34,6 @@ def _generate(options: argparse.Namespace) -> None:
 
 COMMANDS = {
     "generate": Command(
-        "draw, judge and re-style images with a run's generators", _generate_arguments, _generate
+        "generate, evaluate and restyle images with a run's generators", _generate_arguments, _generate
     )
 }

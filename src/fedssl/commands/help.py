@@ -1,7 +1,7 @@
-"""`fedssl run --help`: what a config may say, section by section.
+"""`fedssl run --help`: describes the config, section by section.
 
 It reads the published schema (docs/fedssl.schema.json), which a test keeps up to date, so that help answers
-without importing PyTorch. Only the keys of a user's own class are read from the class.
+without importing PyTorch. Only the keys of a user's own class are read from that class.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ ALL = "all"
 
 
 def published() -> Path:
-    """In an installed package: beside it. In a checkout: in docs/."""
+    """Find the schema: next to this file in an installed package, in docs/ in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "fedssl.schema.json"
     return installed if installed.exists() else package.parents[1] / "docs" / "fedssl.schema.json"
 
 
 def sections() -> dict[str, Schema]:
-    """What the schema says of every section, and of every key without a section."""
+    """Read the schema of every section, and of every key without a section."""
     found: dict[str, Schema] = json.loads(published().read_text(encoding="utf-8"))["properties"]
     return found
 
 
 def overview(words: Iterable[str] = ()) -> str:
-    """The sections with a line each, and the keys of the user's own classes."""
+    """List the sections with one line each, and the keys of the user's own classes."""
     known = sections()
     plain = [line for name, entry in known.items() if not _is_section(entry) for line in _key(name, entry)]
     width = max(map(len, known))
@@ -40,7 +40,7 @@ def overview(words: Iterable[str] = ()) -> str:
         for name, entry in known.items()
         if _is_section(entry)
     ]
-    lines = ["keys (override any of them with key=value):", *plain, "", "sections:", *listed, ""]
+    lines = ["keys (override them with key=value):", *plain, "", "sections:", *listed, ""]
     for section, path, properties in own_classes(words):
         lines += [*_of_part(section, "", path, properties, without=set()), ""]
     return "\n".join(
@@ -49,7 +49,7 @@ def overview(words: Iterable[str] = ()) -> str:
 
 
 def describe(topic: str = ALL, words: Iterable[str] = ()) -> str:
-    """Every key of a section (or of all) with its default and meaning.
+    """Describe every key of a section (or of all sections) with its default.
 
     Args:
         topic: a section, a key without a section, or "all".
@@ -73,7 +73,7 @@ def describe(topic: str = ALL, words: Iterable[str] = ()) -> str:
 
 
 def own_classes(words: Iterable[str]) -> Iterator[tuple[str, str, Schema]]:
-    """Section, path and keys of the classes that the command line names: method.name=./file.py:Class."""
+    """Return section, path and keys of the classes on the command line: method.name=./file.py:Class."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     paths = {key: value for key, value in given.items() if ":" in value and ".py:" in value}
     if not paths:
@@ -107,19 +107,19 @@ def _section(name: str, entry: Schema) -> list[str]:
             parts[chosen] = {key: about for key, about in option["properties"].items() if key != main}
     default = next(each for each in options if not each.get("required"))["properties"][main]["const"]
     lines = [f"  {name}.{main} = {default}"]
-    lines.append(f"      one of {', '.join(parts)}, or a class of yours: ./file.py:Class")
+    lines.append(f"      one of {', '.join(parts)}, or your own class: ./file.py:Class")
     usual = parts[default]
     common = [key for key in usual if all(key in properties for properties in parts.values())]
     lines += [line for key in common for line in _key(f"{name}.{key}", usual[key])]
     for chosen, properties in parts.items():
-        # A part may have another default for a key that all have.
+        # An implementation may have another default for a common key.
         same = {key for key in common if _key(key, properties[key]) == _key(key, usual[key])}
         lines += _of_part(name, main, chosen, properties, same)
     return lines
 
 
 def _of_part(section: str, main: str, name: str, properties: Schema, without: set[str]) -> list[str]:
-    """The keys that only one part has."""
+    """Describe the keys that only one implementation has."""
     own = [key for key in properties if key not in without]
     if not own:
         return []

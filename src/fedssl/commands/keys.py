@@ -1,4 +1,4 @@
-"""What there is to choose from."""
+"""Lists the available choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""report, watch: pages about runs; audit-log: what happened in one."""
+"""report, watch, status, audit-log: show what happened in runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs; several are compared"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a run's folder, or a folder of runs; several runs are compared",
     )
     parser.add_argument(
         "-o", "--out", default="report.html", metavar="FILE", help=".html (default), .csv, .tex or .md"
@@ -34,9 +37,12 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _image_arguments(parser: argparse.ArgumentParser) -> None:
     trust_argument(parser)
-    parser.add_argument("--fast", action="store_true", help="leave out what needs the images again")
+    parser.add_argument("--fast", action="store_true", help="skip sections that need the images")
     parser.add_argument(
-        "--map", default="tsne", choices=("tsne", "umap", "pca"), help="the feature map (default tsne)"
+        "--map",
+        default="tsne",
+        choices=("tsne", "umap", "pca"),
+        help="projection of the feature map (default tsne)",
     )
 
 
@@ -55,7 +61,7 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """The run in a folder, or the runs below a folder that is none itself."""
+    """Return the run in a folder; if the folder is not a run, the runs below it."""
     if not path.is_dir() or (path / "config.toml").exists():
         return [path]
     found = sorted(
@@ -72,7 +78,7 @@ def write_page(
     centralized: str | None = None,
     names: Mapping[Path, str] | None = None,
 ) -> None:
-    """Write a report, say what it leaves out, and where it is."""
+    """Write a report, print what it leaves out, and its path."""
     from fedssl.report.html.report import write_document
     from fedssl.report.html.words import in_bytes
 
@@ -97,7 +103,9 @@ def write_page(
 
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("--port", type=int, default=7575, help="on 127.0.0.1 (default 7575; 0: any free one)")
+    parser.add_argument(
+        "--port", type=int, default=7575, help="port on 127.0.0.1 (default 7575; 0: any free port)"
+    )
     _image_arguments(parser)
 
 
@@ -111,10 +119,10 @@ def _watch(options: argparse.Namespace) -> None:
 
     server = watch.serve(options.run, options.port, None if options.fast else draw)
     try:
-        print(f"{options.run} is shown at {server.url} (Ctrl-C ends the page, not the run)", flush=True)
+        print(f"{options.run} is shown at {server.url} (Ctrl-C stops the page, not the run)", flush=True)
         threading.Event().wait()
     except KeyboardInterrupt:
-        print("\nthe page has ended; a run that is under way goes on")
+        print("\nthe page has stopped; the run is not affected")
     finally:
         server.close()
 
@@ -123,10 +131,10 @@ def _watch(options: argparse.Namespace) -> None:
 
 
 def _audit_log_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("verify",), help="verify: whether the log is whole")
+    parser.add_argument("what", choices=("verify",), help="verify: check that the log is unchanged")
     parser.add_argument("run", help="the run's folder")
     parser.add_argument(
-        "--head", default="", metavar="HASH", help="a hash that was the last one at some time"
+        "--head", default="", metavar="HASH", help="an earlier last hash, which the log must still contain"
     )
 
 
@@ -171,7 +179,7 @@ def _status(options: argparse.Namespace) -> None:
 
 COMMANDS = {
     "audit-log": Command("check the audit log of a run", _audit_log_arguments, _audit_log),
-    "report": Command("write an HTML page about one run, or comparing several", _report_arguments, _report),
-    "status": Command("show how far a run is, and each client or site", _status_arguments, _status),
-    "watch": Command("show the page of a run while it goes on", _watch_arguments, _watch),
+    "report": Command("write an HTML report of one run or several", _report_arguments, _report),
+    "status": Command("show the progress of a run, and of each client or site", _status_arguments, _status),
+    "watch": Command("show the report of a run live", _watch_arguments, _watch),
 }

@@ -1,4 +1,4 @@
-"""privacy: what a budget needs, before anything runs."""
+"""privacy: plans a privacy budget before a run."""
 
 from __future__ import annotations
 
@@ -59,5 +59,7 @@ def _number(value: float) -> str:
 
 
 COMMANDS = {
-    "privacy": Command("plan a privacy budget: ε by noise, and noise by ε", _plan_arguments, _plan),
+    "privacy": Command(
+        "plan a privacy budget: ε for a noise level, or noise for an ε", _plan_arguments, _plan
+    ),
 }

@@ -1,4 +1,4 @@
-"""The JSON schema of config files, so that editors complete keys and mark mistakes."""
+"""The JSON schema of config files, for completion and validation in editors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedssl.config import MAIN_KEY, SECTIONS, Config
 from fedssl.registry import Registry
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-OWN_CLASS = {"type": "string", "pattern": ":", "description": "a class of yours: ./file.py:Class"}
+OWN_CLASS = {"type": "string", "pattern": ":", "description": "your own class: ./file.py:Class"}
 
 
 def schema() -> dict[str, Any]:
-    """What a TOML (or JSON) config may say: every section, every key, every name."""
+    """The schema of a TOML (or JSON) config: sections, keys and names."""
     properties = {}
     for section in Config.model_fields:
         if section in CHOICES:
@@ -36,7 +36,7 @@ def schema() -> dict[str, Any]:
 
 
 def _plain(section: str) -> dict[str, Any]:
-    """A key that belongs to no section: seed, rounds, device."""
+    """A key without a section: seed, rounds, device."""
     field = Config.model_fields[section]
     alone = create_model("Alone", **{section: (field.annotation, field)})  # type: ignore[call-overload]
     only: dict[str, Any] = alone.model_json_schema()["properties"][section]
@@ -44,21 +44,21 @@ def _plain(section: str) -> dict[str, Any]:
 
 
 def options_of(part: type[BaseModel], without: str = "") -> dict[str, Any]:
-    """The keys of one part; nothing else is allowed."""
+    """The keys of one implementation; no other keys are allowed."""
     made = part.model_json_schema()
     found = {name: value for name, value in made.get("properties", {}).items() if name != without}
     return {"type": "object", "properties": found, "additionalProperties": False}
 
 
 def _or_word(section: str, options: dict[str, Any]) -> dict[str, Any]:
-    """A bare word stands for the section's main key: `data = "digits"`."""
+    """A plain string is short for the section's main key: `data = "digits"`."""
     if section not in MAIN_KEY:
         return options
     return {"anyOf": [options["properties"][MAIN_KEY[section]], options]}
 
 
 def _choice(section: str, registry: Registry) -> dict[str, Any]:
-    """A part that is chosen by name: which keys there are depends on the name."""
+    """A section with implementations chosen by name; the available keys depend on the name."""
     key, names = MAIN_KEY[section], list(registry)
     word = {"anyOf": [{"enum": names}, OWN_CLASS]}
     cases = []

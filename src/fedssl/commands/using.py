@@ -1,4 +1,4 @@
-"""embed, search, finetune, export: what people do with a trained encoder; schema, for their editors."""
+"""embed, search, finetune, export: use a trained encoder; schema: for editors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedssl.commands.command import Command, trust_argument
 from fedssl.errors import ConfigError
 from fedssl.progress import bar
 
-SHOWN = 5  # skipped files that are named
+SHOWN = 5  # largest number of skipped files to list
 
 
 # --- embed ----------------------------------------------------------------------------------------
@@ -50,19 +50,21 @@ def _tell_skipped(skipped: dict[str, str]) -> None:
 
 def _search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("image", nargs="?", help="what to look for (not with --duplicates or --outliers)")
-    parser.add_argument("images", help="where: a folder, or a .parquet that `fedssl embed` wrote")
-    parser.add_argument("-k", type=int, default=10, help="how many are shown (default 10)")
-    parser.add_argument("-o", "--out", metavar="FILE.png", help="the images found, as a picture")
+    parser.add_argument("image", nargs="?", help="the query image (not with --duplicates or --outliers)")
+    parser.add_argument(
+        "images", help="the images to search: a folder, or a .parquet file written by `fedssl embed`"
+    )
+    parser.add_argument("-k", type=int, default=10, help="number of results (default 10)")
+    parser.add_argument("-o", "--out", metavar="FILE.png", help="write the results as a picture")
     parser.add_argument(
         "--duplicates",
         type=float,
         nargs="?",
         const=0.99,
         metavar="COSINE",
-        help="pairs of images at least so similar (default 0.99)",
+        help="pairs of images with at least this cosine (default 0.99)",
     )
-    parser.add_argument("--outliers", action="store_true", help="images unlike all others")
+    parser.add_argument("--outliers", action="store_true", help="images unlike the others")
     _device(parser)
 
 
@@ -73,9 +75,9 @@ def _search(options: argparse.Namespace) -> None:
 
     lists = options.duplicates is not None or options.outliers
     if lists == (options.image is not None):
-        raise ConfigError("say what to look for: IMAGE, or --duplicates, or --outliers")
+        raise ConfigError("what to search for is missing: IMAGE, or --duplicates, or --outliers")
     if options.k < 1:
-        raise ConfigError(f"-k {options.k}: at least 1")
+        raise ConfigError(f"-k {options.k}: must be at least 1")
     with bar() as progress:
         trained = load_trained(options.run, options.device)
         stored = options.images.endswith(".parquet")
@@ -105,14 +107,14 @@ def _search(options: argparse.Namespace) -> None:
 def _finetune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("images", help="labelled images: FOLDER/CLASS/IMAGE (or train/… and test/…)")
-    parser.add_argument("-o", "--out", default="classifier", help="where it goes (default: classifier)")
-    parser.add_argument("--labels", type=int, default=0, help="images of each class to learn from (0: all)")
+    parser.add_argument("-o", "--out", default="classifier", help="output folder (default: classifier)")
+    parser.add_argument("--labels", type=int, default=0, help="number of labeled images per class (0: all)")
     parser.add_argument(
-        "--how", choices=("linear", "full"), default="linear", help="linear: the encoder stays as it is"
+        "--how", choices=("linear", "full"), default="linear", help="linear: keep the encoder frozen"
     )
     parser.add_argument("--epochs", type=int, default=30, help="full: epochs (default 30)")
     parser.add_argument("--lr", type=float, default=1e-4, help="full: learning rate (default 1e-4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of images (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the choice of images (default 0)")
     _device(parser)
 
 
@@ -147,9 +149,9 @@ def _finetune(options: argparse.Namespace) -> None:
 
 
 def _export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="a run's folder, or one that `fedssl finetune` wrote")
+    parser.add_argument("run", help="a run's folder, or one written by `fedssl finetune`")
     parser.add_argument("--to", required=True, help="safetensors (for timm) or onnx")
-    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the file to write")
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the output file")
     trust_argument(parser)
 
 
@@ -181,9 +183,9 @@ def _schema(options: argparse.Namespace) -> None:
 
 
 COMMANDS = {
-    "embed": Command("turn a folder of images into vectors", _embed_arguments, _embed),
-    "search": Command("find similar images, near-duplicates, outliers", _search_arguments, _search),
-    "finetune": Command("make a classifier from few labels", _finetune_arguments, _finetune),
+    "embed": Command("convert a folder of images to vectors", _embed_arguments, _embed),
+    "search": Command("find similar images, near-duplicates or outliers", _search_arguments, _search),
+    "finetune": Command("train a classifier from few labels", _finetune_arguments, _finetune),
     "export": Command("write the encoder for timm or ONNX", _export_arguments, _export),
     "schema": Command("print the JSON schema of config files", _schema_arguments, _schema),
 }

@@ -1,1 +1,1 @@
-"""Tables, pictures and what a person sees of a run."""
+"""Tables, plots and terminal output of runs."""

@@ -1,4 +1,4 @@
-"""What a person sees: a start panel, one line a round, a final table. Plain lines without a terminal."""
+"""Terminal output: a start panel, one line per round, a final table. Plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedssl.report.detection import detection_table
 
 
 class ConsoleListener(Listener):
-    """Shows a run on a terminal, or logs it."""
+    """Shows a run in a terminal, or logs it."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -84,7 +84,7 @@ class ConsoleListener(Listener):
         self._stop_loading()
 
     def _say(self, text: str, style: str | None = None) -> None:
-        """One line, whatever its length: logs are for grep."""
+        """Print one line of any length, because logs are searched by line."""
         self.console.print(text, style=style, markup=False, soft_wrap=True)
 
     def _stop_loading(self) -> None:
@@ -94,7 +94,7 @@ class ConsoleListener(Listener):
 
 
 def start_panel(info: RunInfo) -> Panel:
-    """Data, clients, model, method, and who has what."""
+    """Describe data, clients, model and method."""
     config, federation, train = info.config, info.federation, info.federation.train
     height, width = train.size
     test = f", {len(federation.test):,} test" if federation.test is not None else ""
@@ -123,7 +123,11 @@ def start_panel(info: RunInfo) -> Panel:
     if config.privacy.on or config.privacy.by_example:
         rows.add_row("privacy", describe_privacy(config))
     engine = config.engine
-    alone = f", {engine.all_threads} for a client on its own" if engine.all_threads > engine.threads else ""
+    alone = (
+        f", {engine.all_threads} for a client that trains alone"
+        if engine.all_threads > engine.threads
+        else ""
+    )
     rows.add_row("machine", f"{info.device}, {engine.workers} worker(s) of {engine.threads} thread(s){alone}")
     labels_array = None if train.y is None else train.y.numpy()
     bars = [Text(""), *text_bars(federation.parts, labels_array, train.classes)]
@@ -139,7 +143,7 @@ def _size_on_wire(info: RunInfo) -> str:
 
 
 def describe_privacy(config: Config) -> str:
-    """The privacy settings in words."""
+    """Describe the privacy settings."""
     privacy, words = config.privacy, list[str]()
     if privacy.mode != "none":
         budget = f", budget ε = {privacy.epsilon:g}" if privacy.epsilon else ""
@@ -148,14 +152,14 @@ def describe_privacy(config: Config) -> str:
             f"noise {privacy.noise:g} at clip {privacy.clip:g} hides {hidden}, δ = {privacy.delta:g}{budget}"
         )
         if not is_secret(config):
-            words.append("the noise can be repeated from the seed: for experiments (privacy.random=secret)")
+            words.append("noise derived from the seed, for experiments only (privacy.random=secret)")
     if privacy.secure:
-        words.append("secure aggregation, the server sees sums only")
+        words.append("secure aggregation: the server only sees sums")
     return "; ".join(words)
 
 
 def final_table(probes: list[dict[str, Any]]) -> Table:
-    """Every probe beside the same probe on the untrained encoder."""
+    """Format every probe next to the same probe on the untrained encoder."""
     table = Table(title="result", title_justify="left")
     for column in ("probe", "encoder", "images"):
         table.add_column(column)
@@ -176,7 +180,7 @@ def final_table(probes: list[dict[str, Any]]) -> Table:
 
 
 def style_table(probe: dict[str, Any]) -> Table:
-    """Accuracy on every style, beside that of the untrained encoder."""
+    """Format accuracy on every style next to that of the untrained encoder."""
     table = Table(title=f"{probe['protocol']} per style", title_justify="left")
     table.add_column("style")
     for column in ("accuracy", "untrained", "gain"):
@@ -188,7 +192,7 @@ def style_table(probe: dict[str, Any]) -> Table:
 
 
 def class_table(probe: dict[str, Any]) -> Table:
-    """Precision, recall and F1 of every class."""
+    """Format precision, recall and F1 of every class."""
     table = Table(title=f"{probe['protocol']} per class", title_justify="left")
     table.add_column("class")
     for column in ("precision", "recall", "F1", "images"):
@@ -200,7 +204,7 @@ def class_table(probe: dict[str, Any]) -> Table:
 
 
 def evaluation_tables(found: dict[str, Any]) -> list[Table]:
-    """What `fedssl eval` prints: the tables of a probe or of detection, or else the numbers as they are."""
+    """Format the output of `fedssl eval`: tables of a probe or of detection, or else plain numbers."""
     if "box" in found:
         return [detection_table(found)]
     if not {"accuracy", "macro_f1", "untrained", "gain", "per_class"} <= found.keys():
@@ -213,7 +217,7 @@ def evaluation_tables(found: dict[str, Any]) -> list[Table]:
 
 
 def number_table(found: dict[str, Any]) -> Table:
-    """The numbers and texts that a protocol of the user's found, one a row."""
+    """Format numbers and texts from a user's protocol, one per row."""
     table = Table(title=found["protocol"], title_justify="left")
     table.add_column("name")
     table.add_column("value", justify="right")
@@ -224,7 +228,7 @@ def number_table(found: dict[str, Any]) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """75 → 1m15s."""
+    """Format 75 as 1m15s."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

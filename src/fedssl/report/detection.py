@@ -1,4 +1,4 @@
-"""What `fedssl eval --protocol detection` shows."""
+"""Formats the result of `fedssl eval --protocol detection`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.table import Table
 
 
 def detection_table(found: dict[str, Any]) -> Table:
-    """Average precision beside that of the same detector from scratch; then by class."""
+    """Format average precision next to that of the same detector from scratch, then by class."""
     table = Table(
         title=f"detection, encoder: {found['model']}",
         title_justify="left",

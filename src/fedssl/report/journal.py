@@ -1,4 +1,4 @@
-"""A run at a server of sites, as events: `fedssl server` prints them."""
+"""Reports a run on a server of sites as events, which `fedssl server` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HTTP servers for this machine only have in common."""
+"""The common base of HTTP servers for this machine only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoopbackServer(ThreadingHTTPServer):
         super().__init__((HOST, port), handler)
 
     def start(self) -> None:
-        """Serve in a thread of its own, until `close`."""
+        """Serve in a thread, until `close`."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def close(self) -> None:
@@ -40,13 +40,13 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         port = self.server.server_address[1]
-        # A page from elsewhere could point a name of its own at this machine, and read along.
+        # DNS rebinding: a page from elsewhere could point its own host name at this machine.
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             return self.send_error(403, "only 127.0.0.1 and localhost are served")
         return self.answer()
 
     def answer(self) -> None:
-        """Answer a request; the default knows no page."""
+        """Answer a request; the default has no pages."""
         self.send_error(404)
 
     def reply(self, text: str, kind: str) -> None:

@@ -14,7 +14,7 @@ from fedssl.report.status import Status, status_of
 
 
 def prometheus(status: Status) -> str:
-    """A status in the text format of Prometheus."""
+    """Format a status for Prometheus."""
     lines: list[str] = []
     for name, kind, about, values in _families(status):
         if values:
@@ -60,7 +60,7 @@ def _labels(labels: dict[str, str]) -> str:
 
 
 class Server(LoopbackServer):
-    """Answers for the health and the metrics of a run."""
+    """Serves the health and the metrics of a run."""
 
     def __init__(self, run: Path, port: int) -> None:
         self.run = run
@@ -75,7 +75,7 @@ class Answer(LoopbackHandler):
             try:
                 text = prometheus(status_of(self.server.run))
             except (RunError, OSError):
-                text = ""  # the run has not begun
+                text = ""  # the run has not started
             return self.reply(text, "text/plain; version=0.0.4")
         if self.path == "/health":
             return self.reply(json.dumps(health(self.server.run)), "application/json")
@@ -83,7 +83,7 @@ class Answer(LoopbackHandler):
 
 
 def health(run: Path) -> dict[str, Any]:
-    """That the process answers, and how far the run is."""
+    """Return the progress of the run, which also shows that the process answers."""
     try:
         status = status_of(run)
     except (RunError, OSError):
@@ -99,7 +99,7 @@ def health(run: Path) -> dict[str, Any]:
 
 
 def serve(run: Path, port: int) -> Server:
-    """A server in a thread of its own; `close` ends it."""
+    """Serves in a thread; `close` stops it."""
     try:
         server = Server(run, port)
     except OSError as error:

@@ -8,7 +8,7 @@ from fedssl.options import Options
 
 
 class LogConfig(Options):
-    tensorboard: bool = Field(True, description="write TensorBoard events where it is installed")
+    tensorboard: bool = Field(True, description="write TensorBoard events if TensorBoard is installed")
     audit: bool = Field(
         False,
         description="write audit.jsonl: hashes of every upload and global model, chained "
@@ -16,5 +16,5 @@ class LogConfig(Options):
     )
     wandb: str = Field("", description="Weights & Biases project to log to (extra `wandb`)")
     mlflow: str = Field(
-        "", description="MLflow experiment to log to (extra `mlflow`); MLFLOW_TRACKING_URI says where it is"
+        "", description="MLflow experiment to log to (extra `mlflow`); MLFLOW_TRACKING_URI sets the server"
     )

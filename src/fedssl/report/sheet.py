@@ -1,4 +1,4 @@
-"""Tables as files: CSV for programs, LaTeX for papers, Markdown for pages."""
+"""Tables as files: CSV, LaTeX, Markdown."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TEX = {
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of texts, and the same as records of plain values.
+    """A table of texts, with records of plain values.
 
     Attributes:
-        title: what it shows.
-        head: names of the columns; the first one is that of the rows' names.
-        body: a text for each column, row by row.
-        records: the numbers behind it, a mapping for each line of a CSV file.
+        title: the title.
+        head: names of the columns; the first column has the names of the rows.
+        body: the text of each cell, row by row.
+        records: the numbers behind the texts; one mapping per line of a CSV file.
     """
 
     title: str
@@ -51,21 +51,21 @@ class Sheet:
 
 
 def is_sheet(file: str | Path) -> bool:
-    """Whether the name of a file asks for a table rather than a page."""
+    """Whether a file name asks for a table rather than a page."""
     return Path(file).suffix in SUFFIXES
 
 
 def write_sheets(sheets: Sequence[Sheet], file: str | Path) -> None:
-    """Write tables in the format that the file's name ends in."""
+    """Write tables in the format given by the file's suffix."""
     path = Path(file)
     writers = {".csv": as_csv, ".tex": as_latex, ".md": as_markdown}
     if path.suffix not in writers:
-        raise ConfigError(f"-o {file}: a file that ends in {', '.join((*SUFFIXES, '.html'))} is needed")
+        raise ConfigError(f"-o {file}: the file must end in {', '.join((*SUFFIXES, '.html'))}")
     write_text(path, writers[path.suffix](sheets))
 
 
 def as_csv(sheets: Sequence[Sheet]) -> str:
-    """The records of all tables, one after the other, under the columns that any of them has."""
+    """Write the records of all tables, under the union of their columns."""
     records = [record for sheet in sheets for record in sheet.records]
     names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
@@ -80,7 +80,7 @@ def as_markdown(sheets: Sequence[Sheet]) -> str:
 
 
 def grid(sheet: Sheet) -> str:
-    """A Markdown table whose columns line up, so that it also reads as plain text."""
+    """Format a Markdown table with aligned columns, so that it is readable as plain text."""
     lines = [[cell.replace("|", "\\|") for cell in line] for line in (sheet.head, *sheet.body)]
     widths = [max(3, *(len(line[place]) for line in lines)) for place in range(len(sheet.head))]
     texts = [
@@ -92,7 +92,7 @@ def grid(sheet: Sheet) -> str:
 
 
 def as_latex(sheets: Sequence[Sheet]) -> str:
-    """Tables with the rules of the package booktabs."""
+    """Format tables with the rules of the package booktabs."""
     return "\n".join(_latex(sheet) for sheet in sheets)
 
 
@@ -115,5 +115,5 @@ def _latex(sheet: Sheet) -> str:
 
 
 def escape(text: str) -> str:
-    """A text with LaTeX's own characters escaped."""
+    """Escape LaTeX's special characters."""
     return "".join(TEX.get(letter, letter) for letter in text)

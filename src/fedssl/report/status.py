@@ -1,4 +1,4 @@
-"""How a run is doing: what `fedssl status` prints, and metrics are made of."""
+"""The status of a run, for `fedssl status` and metrics."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.table import Table
 from fedssl.report.console import duration
 from fedssl.rundir import RunDir, client_sizes
 
-STALE = 10.0  # durations of a round after which a run without news is called silent
+STALE = 10.0  # a run is called silent after this many round durations without news
 
 
 @dataclass(frozen=True)
 class SiteStatus:
-    """A client or site: its images, in how many rounds it took part, how often and why it failed last."""
+    """A client or site: its images, rounds, failures, and the last reason."""
 
     name: str
     images: int
@@ -33,7 +33,7 @@ class Status:
 
     Attributes:
         state: "finished", "running", "silent" (no news for long), or "not begun".
-        done, rounds: complete rounds, and how many there will be.
+        done, rounds: number of complete rounds, and of all rounds.
         written: when the last round was recorded, in seconds since 1970.
         last: the last line of metrics.jsonl without its clients.
         knn: the last kNN monitor, if there is one: the server's, else the mean over sites.
@@ -55,7 +55,7 @@ class Status:
 
 
 def status_of(run: str | Path) -> Status:
-    """The status of a run, from its files."""
+    """Read the status of a run from its files."""
     directory = RunDir.open(run)
     config, metrics = directory.config(), directory.metrics()
     last = metrics[-1] if metrics else {}
@@ -106,7 +106,7 @@ def _sites(
 
 
 def status_line(status: Status) -> str:
-    """How far a run is."""
+    """Summarize the progress of a run in one line."""
     told = f"{status.state}: round {status.done} of {status.rounds}"
     if status.done:
         told += f", {duration(max(0.0, time.time() - status.written))} ago"
@@ -118,7 +118,7 @@ def status_line(status: Status) -> str:
 
 
 def status_table(status: Status) -> Table:
-    """Clients or sites, a row each."""
+    """Return one row per client or site."""
     table = Table()
     table.add_column("")
     for column in ("images", "rounds", "last", "failed"):

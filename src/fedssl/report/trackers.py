@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and MLflow, where they are installed."""
+"""TensorBoard, Weights & Biases and MLflow, if installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedssl.storage import write_text
 
 
 def scalars(line: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a round that make curves."""
+    """Return the numbers of a round that make curves."""
     shown = ("loss", "divergence", "seconds")
     curves: dict[str, float] = {name: float(line[name]) for name in shown if name in line}
     curves |= {f"probe/{name}": float(value) for name, value in line.get("probe", {}).items()}
@@ -23,7 +23,7 @@ def scalars(line: dict[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard(Listener):
-    """Event files in RUN/tensorboard; does nothing where the package is not installed."""
+    """Event files in RUN/tensorboard; does nothing if the package is not installed."""
 
     def __init__(self) -> None:
         self._writer: Any = None
@@ -36,7 +36,7 @@ class TensorBoard(Listener):
     def round(self, line: dict[str, Any]) -> None:
         if self._folder is None:
             return
-        if self._writer is None:  # imported only now: it takes a second, and training has begun
+        if self._writer is None:  # imported late, because it takes a second and training has started by now
             self._writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(self._folder))
         for name, value in scalars(line).items():
             self._writer.add_scalar(name, value, line["round"])

@@ -83,12 +83,12 @@ def test_tls_and_keys_are_on_unless_somebody_says_otherwise(tmp_path):
     [
         (["server", "--out", "x"], "give --certs FOLDER"),
         (["server", "--out", "x", "--insecure", "--certs", "c"], "give --certs FOLDER"),
-        (["server", "--out", "x", "--certs", "c", "--sites", "a"], "--sites is for --insecure"),
+        (["server", "--out", "x", "--certs", "c", "--sites", "a"], "--sites needs --insecure"),
         (["server", "--out", "x", "--insecure", "data.size=8", "data.channels=1"], "no sites"),
         (["server", "--out", "x", "--insecure", "--sites", "a", "rouns=3"], "did you mean rounds"),
         (["server", "--out", "x", "--certs", "nowhere"], "holds no public keys of sites"),
         (["client", "--server", "h:1", "--data", "images"], "give --certs FOLDER"),
-        (["client", "--server", "h:1", "--data", "images", "--insecure"], "--name goes with --insecure"),
+        (["client", "--server", "h:1", "--data", "images", "--insecure"], "--name needs --insecure"),
         (
             ["client", "--server", "h:1", "--data", "images", "--insecure", "--name", "a/b"],
             "invalid site name",

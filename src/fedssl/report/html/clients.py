@@ -1,4 +1,4 @@
-"""Clients: who has which images, what became of each, and who failed."""
+"""Clients: their images, participation, results and failures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fedssl.report.html.curves import NAMES, describe_curve, tidy
 from fedssl.report.html.files import RunFiles, is_number, last
 from fedssl.rundir import client_sizes as sizes_of
 
-MOST_CLASSES = 3  # named in the table
+MOST_CLASSES = 3  # listed by name in the table
 MOST_FAILURES = 300  # listed one by one
 
 
 def partition(run: RunFiles) -> dict[str, Any] | None:
-    """Images [client, kind] by class and by style, as far as these are known; none before a run knows it."""
+    """Count images [client, kind] by class and by style, if known."""
     sizes = client_sizes(run)
     if not sizes:
         return None
@@ -28,12 +28,12 @@ def partition(run: RunFiles) -> dict[str, Any] | None:
 
 
 def client_sizes(run: RunFiles) -> list[int]:
-    """Images of each client; those of sites are known once a site has taken part."""
+    """Return the images of each client; those of a site are known after it first takes part."""
     return sizes_of(run.partition, run.metrics)
 
 
 def table(run: RunFiles) -> dict[str, Any]:
-    """A row a client: its images, how often it took part and failed, and its latest numbers."""
+    """Return a row per client: images, participation, failures, and its latest numbers."""
     sizes, seen, failed = client_sizes(run), _seen(run), _failed(run)
     number = max([len(sizes), *(client + 1 for client in (*seen, *failed))])
     keys = list(dict.fromkeys(key for own in seen.values() for each in own for key in _numbers(each)))
@@ -49,7 +49,7 @@ def table(run: RunFiles) -> dict[str, Any]:
     ]
     columns += [{"key": "accuracy", "label": "own probe", "unit": "percent"}] if accuracy else []
     columns += [describe_curve(key) for key in keys]
-    columns += [{"key": "seconds", "label": "time a round", "unit": "seconds"}] if seen else []
+    columns += [{"key": "seconds", "label": "time per round", "unit": "seconds"}] if seen else []
     rows = []
     for client in range(number):
         own = seen.get(client, [])
@@ -69,7 +69,7 @@ def table(run: RunFiles) -> dict[str, Any]:
 
 
 def main_classes(held: Mapping[str, Any], client: int) -> str:
-    """'cat 62 %, dog 30 %, frog 5 % and 2 more'."""
+    """Format as 'cat 62 %, dog 30 %, frog 5 % and 2 more'."""
     counts: Mapping[str, int] = held["counts"][client] if client < len(held["counts"]) else {}
     order = sorted(counts, key=lambda kind: (-counts[kind], int(kind)))
     total = sum(counts.values())
@@ -81,7 +81,7 @@ def main_classes(held: Mapping[str, Any], client: int) -> str:
 
 
 def failures(run: RunFiles) -> dict[str, Any]:
-    """By reason, most frequent first, and one by one."""
+    """List failures by reason, most frequent first, and one by one."""
     each = [
         {"round": line["round"], "client": failed["client"], "reason": str(failed["reason"])}
         for line in run.metrics
@@ -130,7 +130,7 @@ def _numbers(client: Mapping[str, Any]) -> list[str]:
 
 
 def _personal(run: RunFiles) -> dict[int, float]:
-    """Accuracies of `fedssl eval --protocol personal`, the latest."""
+    """Return the latest accuracies of `fedssl eval --protocol personal`."""
     for entry in reversed(run.evaluations):
         if entry.get("protocol") == "personal":
             return {int(row["client"]): float(row["accuracy"]) for row in entry.get("clients", [])}

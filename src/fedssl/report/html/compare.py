@@ -1,4 +1,4 @@
-"""Several runs side by side: seeds of one setting together, settings against each other."""
+"""Several runs: seeds are grouped by setting, and settings are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAIN_KEYS = [f"{section}.{key}" for section, key in MAIN_KEY.items()]
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose configs differ in their seed only (and in how they were run, which changes no number)."""
+    """Runs with configs that differ only in the seed (and in keys that do not change results)."""
 
     id: str
     name: str
@@ -46,9 +46,9 @@ class Measure:
 
 
 def groups(runs: Sequence[RunFiles], given: Mapping[Path, str] | None = None) -> list[Group]:
-    """In the order of the runs. The same config and seed once more is a group of its own.
+    """Group runs in their order. A repeated config and seed forms a new group.
 
-    `given` are names by folder; without them, groups are named by what differs.
+    `given` are names by folder; without them, groups are named by their differences.
     """
     found: dict[tuple[str, int], list[RunFiles]] = {}
     for run in runs:
@@ -65,7 +65,7 @@ def groups(runs: Sequence[RunFiles], given: Mapping[Path, str] | None = None) ->
 
 
 def identity(run: RunFiles) -> str:
-    """What a run is, without its seed and without how it was done."""
+    """Return a run's config without its seed and without keys that do not change results."""
     return json.dumps(settings(run), sort_keys=True)
 
 
@@ -80,7 +80,7 @@ def settings(run: RunFiles) -> dict[str, Any]:
 
 
 def differences(members: Sequence[RunFiles]) -> list[dict[str, Any]]:
-    """Keys in which settings differ, with the value of each (none: the key has no meaning there)."""
+    """Return the keys in which settings differ, with each value (None: the setting has no such key)."""
     every = [settings(run) for run in members]
     keys = list(dict.fromkeys(key for values in every for key in values))
     order = sorted(keys, key=lambda key: (key not in MAIN_KEYS, keys.index(key)))
@@ -89,7 +89,7 @@ def differences(members: Sequence[RunFiles]) -> list[dict[str, Any]]:
 
 
 def _names(members: Sequence[Sequence[RunFiles]]) -> list[str]:
-    """Words that tell groups apart: what was chosen, then other keys, then the folders' names."""
+    """Name groups by their differences: implementations first, then other keys, then folder names."""
     if len(members) == 1:
         run = members[0][0]
         return [f"{run.value('objective.name')} · {run.value('method.name')}"]
@@ -100,7 +100,7 @@ def _names(members: Sequence[Sequence[RunFiles]]) -> list[str]:
         for own, value, others in zip(words, values, alike, strict=True):
             if main and value is not None:
                 own.append(str(value))
-            elif any(other != value for other in others):  # not told apart so far
+            elif any(other != value for other in others):  # still ambiguous
                 own.append(f"{row['key']}={NO_KEY if value is None else _shown(value)}")
     names = [" · ".join(each) or runs[0].path.name for each, runs in zip(words, members, strict=True)]
     if len(set(names)) == len(names):
@@ -119,7 +119,7 @@ def _shown(value: Any) -> str:
 
 
 def measures(runs: Sequence[RunFiles]) -> list[Measure]:
-    """The numbers that at least one of the runs has."""
+    """Return the numbers that at least one of the runs has."""
     protocols = list(dict.fromkeys(probe["protocol"] for run in runs for probe in run.probes))
     known = []
     for protocol in protocols:
@@ -136,7 +136,7 @@ def measures(runs: Sequence[RunFiles]) -> list[Measure]:
     known += [
         Measure("loss", "loss, last", "number", lambda run: _last(run, "loss")),
         Measure("divergence", "divergence, last", "number", lambda run: _last(run, "divergence")),
-        Measure("bytes", "sent in all", "bytes", total_bytes),
+        Measure("bytes", "bytes uploaded", "bytes", total_bytes),
         Measure("seconds", "training time", "seconds", lambda run: _sum(run, "seconds")),
         Measure("failures", "failures", "count", _failures),
     ]
@@ -178,7 +178,7 @@ def _failures(run: RunFiles) -> float | None:
 
 
 def comparison(found: Sequence[Group]) -> dict[str, Any]:
-    """Everything about several runs that is not about one of them."""
+    """Return the part of the document that compares runs."""
     runs = [run for group in found for run in group.runs]
     known = measures(runs)
     return {
@@ -198,7 +198,7 @@ def comparison(found: Sequence[Group]) -> dict[str, Any]:
 
 
 def cell(group: Group, measure: Measure) -> dict[str, Any] | None:
-    """Mean and sample standard deviation over seeds."""
+    """Return mean and sample standard deviation over seeds."""
     numbers = list(group.by_seed(measure).values())
     if not numbers:
         return None
@@ -207,7 +207,7 @@ def cell(group: Group, measure: Measure) -> dict[str, Any] | None:
 
 
 def pairs(found: Sequence[Group], measure: Measure) -> list[dict[str, Any]]:
-    """Every two groups, paired over the seeds that both have; all pairs of a measure are one family."""
+    """Compare every two groups over their common seeds; all pairs of a measure form one family."""
     both = list(combinations(found, 2))
     shared = [paired_differences(first.by_seed(measure), second.by_seed(measure)) for first, second in both]
     verdicts = check_claims([Claim(list(differences.values())) for differences in shared])
@@ -239,7 +239,7 @@ def _word(verdict: Verdict, differences: Mapping[int, float]) -> str:
 
 
 def group_curves(found: Sequence[Group]) -> list[dict[str, Any]]:
-    """For every number, a line a group: the mean over seeds, and their standard deviation."""
+    """Return, for every number, one line per group: mean over seeds and standard deviation."""
     drawn: dict[str, dict[str, dict[int, list[float]]]] = {}
     for group in found:
         for run in group.runs:

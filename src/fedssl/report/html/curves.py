@@ -1,4 +1,4 @@
-"""What changes over the rounds, from metrics.jsonl: whatever numbers are there."""
+"""Curves over rounds of all numbers in metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Unit = Literal["number", "percent", "bytes", "seconds", "count"]
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a number is called, written and explained."""
+    """Label, format and description of a number."""
 
     label: str
     unit: Unit = "number"
     about: str = ""
 
 
-# In the order in which they are shown; numbers of methods that nobody listed here come after them.
+# In display order; numbers of methods that are not listed here follow.
 MEANINGS = {
     "loss": Meaning("loss", about="of the objective, mean over clients weighted by images"),
     "probe.knn": Meaning("kNN accuracy", "percent", "of the monitor, on test images"),
@@ -39,7 +39,7 @@ MEANINGS = {
     "divergence_before": Meaning(
         "divergence before training", about="distance of a client's own encoder from the global one"
     ),
-    "drift": Meaning("drift", about="distance by layers of a client's backbone from the one it received"),
+    "drift": Meaning("drift", about="distance by layers of a client's backbone from the received one"),
     "mu": Meaning("μ", about="share of its own model that a client keeps"),
     "mu_predictor": Meaning("μ of the predictor", about="share of its own predictor that a client keeps"),
     "mu_capped": Meaning("clients with μ = 1", "percent", "share that keeps all of its own model"),
@@ -61,7 +61,9 @@ MEANINGS = {
         about="length of FedStyle's generated features, over that of content features; > 3: diverges",
     ),
     "consensus_distance": Meaning("consensus distance", about="how far nodes are from their mean"),
-    "spectral_gap": Meaning("spectral gap", about="of the mixing matrix: the larger, the faster nodes agree"),
+    "spectral_gap": Meaning(
+        "spectral gap", about="of the mixing matrix: larger values mean faster agreement"
+    ),
     "epsilon": Meaning("ε spent", about="privacy of a client: what was released so far; δ is in the config"),
     "clip": Meaning("clipping norm", about="largest length of a client's update in this round"),
     "quantisation": Meaning("rounding error", about="largest error of secure aggregation in a parameter"),
@@ -71,10 +73,10 @@ MEANINGS = {
     "views_per_second": Meaning("speed", "count", "views trained on per second"),
     "failed": Meaning("failures", "count", "clients that were left out of a round"),
 }
-# Not numbers that make a curve: who a client is, and which cluster it is in.
+# Not curves: the client's id, and the index of its cluster.
 NAMES = ("client", "images", "seconds", "cluster")
 MOST_POINTS = 400
-MOST_CLIENTS = 12  # with a line of their own
+MOST_CLIENTS = 12  # drawn as single lines, too
 
 
 def meaning(key: str) -> Meaning:
@@ -88,7 +90,7 @@ def describe_curve(key: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Curve:
-    """A number over rounds; and its spread over clients, where clients have it."""
+    """A number over rounds, with its spread over clients if available."""
 
     key: str
     points: dict[int, float]
@@ -111,7 +113,7 @@ class Curve:
 
 
 def curves(metrics: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """A curve for every number of the rounds and of their clients."""
+    """Return a curve for every number of the rounds and of their clients."""
     found: dict[str, Curve] = {}
 
     def curve(key: str) -> Curve:
@@ -124,18 +126,18 @@ def curves(metrics: Sequence[Mapping[str, Any]]) -> list[Curve]:
         for key in _client_keys(clients):
             own = {client["client"]: float(client[key]) for client in clients if is_number(client.get(key))}
             drawn = curve(key)
-            # What the line itself does not average, every client counts the same in.
+            # Numbers that the line does not average itself are averaged without weights.
             drawn.points.setdefault(number, sum(own.values()) / len(own))
             drawn.low[number], drawn.high[number] = min(own.values()), max(own.values())
             for client, value in own.items():
                 drawn.clients.setdefault(client, {})[number] = value
     if not any(found["failed"].points.values() if "failed" in found else ()):
-        found.pop("failed", None)  # nothing failed: no news in a flat line
+        found.pop("failed", None)  # nothing failed: omit a flat line
     return sorted(found.values(), key=lambda each: rank(each.key))
 
 
 def rank(key: str) -> int:
-    """Where a number stands on the page."""
+    """Return the position of a number on the page."""
     return list(MEANINGS).index(key) if key in MEANINGS else len(MEANINGS)
 
 
@@ -157,13 +159,13 @@ def _client_keys(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def thinned(rounds: Sequence[int]) -> list[int]:
-    """At most MOST_POINTS rounds, evenly spaced, with the last."""
+    """Return at most MOST_POINTS rounds, evenly spaced, including the last."""
     step = -(-len(rounds) // MOST_POINTS)
     return sorted({*rounds[::step], *rounds[-1:]}) if rounds else []
 
 
 def tidy(value: float | None) -> float | None:
-    """Six digits, which is more than a screen shows; nothing where it is not finite."""
+    """Round to six digits, more than a screen shows; None if not finite."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""What a page shows, collected from run directories as one document of plain values."""
+"""The content of a page, collected from run directories as one document of plain values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedssl.report.html import clients, compare, pictures, words
 from fedssl.report.html.curves import curves, tidy
 from fedssl.report.html.files import RunFiles, read
 
-# Of a run, what needs its images: a feature map and nearest neighbours, or `{"why_not": …}`.
+# The part of a run that needs images: a feature map and nearest neighbours, or `{"why_not": …}`.
 Images = Callable[[Path], dict[str, Any]]
 
-FAST = "Left out: the report was made with --fast."
+FAST = "Skipped: the report was made with --fast."
 
 
 def document(
@@ -28,9 +28,9 @@ def document(
     centralized: str | Path | None = None,
     names: Mapping[Path, str] | None = None,
 ) -> dict[str, Any]:
-    """All that there is to show of these runs; `images` is asked once for each setting.
+    """Collect the document of these runs; `images` is called once for each setting.
 
-    `centralized` is a run on all images in one place, whose probes stand beside those of the others;
+    `centralized` is a run on all images in one place, whose probes are shown next to those of the others;
     `names` are names of settings by the folders of their runs.
     """
     runs, central = unique(paths), None if centralized is None else read(centralized)
@@ -55,7 +55,7 @@ def document(
 
 
 def unique(paths: Sequence[str | Path]) -> list[RunFiles]:
-    """The runs, each once."""
+    """Load the runs, without duplicates."""
     if not paths:
         raise RunError("a report needs at least one run")
     return [read(path) for path in {Path(path).resolve(): path for path in paths}.values()]
@@ -64,7 +64,7 @@ def unique(paths: Sequence[str | Path]) -> list[RunFiles]:
 def one(
     run: RunFiles, group: compare.Group, images: dict[str, Any], central: RunFiles | None = None
 ) -> dict[str, Any]:
-    """One run."""
+    """Collect one run."""
     changed = run.changed()
     return {
         "id": str(run.path),
@@ -93,7 +93,7 @@ def one(
 
 
 def audited(run: RunFiles) -> list[dict[str, Any]]:
-    """What `fedssl audit` has found: a title, sentences and a picture for each attack."""
+    """Return the findings of `fedssl audit`: a title, sentences and a picture for each attack."""
     return [
         {
             "title": TITLES[name],
@@ -106,7 +106,7 @@ def audited(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] | None:
-    """The number that a reader looks for first: that of the first probe, or else the monitor's last one."""
+    """Return the headline number: that of the first probe, else the last one of the monitor."""
     if not run.probes:
         return _monitored(run, "knn", "") or _monitored(run, "site_knn", ", mean over sites")
     probe = run.probes[0]
@@ -120,7 +120,7 @@ def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] |
     }
     by = names.get(probe["protocol"], f"the probe {probe['protocol']}")
     return {
-        "label": f"of test images are right by {by}{whose}",
+        "label": f"of test images are classified correctly by {by}{whose}",
         "accuracy": probe["accuracy"],
         "untrained": probe["untrained"],
         "centralized": known.get(probe["protocol"]),
@@ -128,11 +128,11 @@ def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] |
 
 
 def _monitored(run: RunFiles, name: str, whose: str) -> dict[str, Any] | None:
-    """The last value of a kNN monitor as a headline."""
+    """Return the last value of a kNN monitor as a headline."""
     found = [line for line in run.metrics if name in line.get("probe", {})]
     if not found:
         return None
-    label = f"of test images are right by the kNN monitor in round {found[-1]['round']}{whose}"
+    label = f"of test images are classified correctly by the kNN monitor in round {found[-1]['round']}{whose}"
     return {"label": label, "accuracy": found[-1]["probe"][name], "untrained": None, "centralized": None}
 
 
@@ -140,12 +140,12 @@ def _images(run: RunFiles, group: compare.Group, images: Images | None, left_out
     if images is None:
         return {"why_not": left_out}
     if run is not group.runs[0]:
-        return {"why_not": f"Drawn for one seed of each setting: see {group.runs[0].path.name}."}
+        return {"why_not": f"Shown for one seed of each setting: see {group.runs[0].path.name}."}
     return images(run.path)
 
 
 def status(run: RunFiles) -> dict[str, Any]:
-    """How far it is, and how long a round takes."""
+    """Return progress and time per round."""
     recent = [line["seconds"] for line in run.metrics[-10:]]
     return {
         "finished": bool(run.result),
@@ -164,7 +164,7 @@ def _last_probe(run: RunFiles) -> dict[str, Any]:
 
 
 def facts(run: RunFiles) -> list[dict[str, Any]]:
-    """The few numbers that stand at the top."""
+    """Return the key figures at the top of the page."""
     sizes = clients.client_sizes(run)
     found: list[tuple[str, Any, str, str]] = []
     found += [("sites" if run.sites else "clients", len(run.sites or sizes), "count", "")] if sizes else []
@@ -187,7 +187,7 @@ def facts(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def probes(run: RunFiles) -> list[dict[str, Any]]:
-    """Those of the run's end, then what `fedssl eval` found since; the same thing again replaces itself."""
+    """Return the final probes, then results of `fedssl eval`; a repeated evaluation replaces the last."""
     found = {(str(probe["protocol"]), ""): probe for probe in run.probes}
     for entry in run.evaluations:
         options = " ".join(f"{key}={value}" for key, value in entry.get("overrides", {}).items())
@@ -214,7 +214,7 @@ def probes(run: RunFiles) -> list[dict[str, Any]]:
 
 
 def finite(value: Any) -> Any:
-    """The same with nothing (null) for numbers that JSON does not have."""
+    """Replace numbers that JSON cannot represent by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What the files of a run say, read without its images and without its model."""
+"""Reads the files of a run, without its images and model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ AUDIT = f"{FOLDER}/{FILE}"
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run directory at one moment; whatever is not there yet is empty."""
+    """A run directory at one moment; missing parts are empty."""
 
     path: Path
-    values: dict[str, Any]  # config.toml as it stands, by dotted key
-    config: Config | None  # none where this version cannot read it
-    problem: str  # why it cannot
+    values: dict[str, Any]  # config.toml as written, by dotted key
+    config: Config | None  # None if this version cannot read it
+    problem: str  # the reason
     metrics: list[dict[str, Any]]
     result: dict[str, Any]
     partition: dict[str, Any]
     evaluations: list[dict[str, Any]]
     audit: dict[str, Any]  # by attack
-    written: float  # when any of its files last changed, in seconds since 1970
+    written: float  # when any file was last changed, in seconds since 1970
 
     @property
     def seed(self) -> int:
@@ -37,7 +37,7 @@ class RunFiles:
 
     @property
     def rounds(self) -> int:
-        """How many there are to be."""
+        """The number of rounds of the complete run."""
         return int(self.values.get("rounds", len(self.metrics)))
 
     @property
@@ -51,21 +51,21 @@ class RunFiles:
 
     @property
     def sites(self) -> list[str]:
-        """Names of the clients, where they have any."""
+        """The names of the clients, if any."""
         return [str(name) for name in self.values.get("engine.sites", ())]
 
     def value(self, key: str, otherwise: Any = "") -> Any:
         return self.values.get(key, otherwise)
 
     def data(self) -> str:
-        """What people call the images: the file or folder, where the data set is one."""
+        """The name of the images: the file or folder, if the data set is one."""
         if self.sites:
             return f"images at {len(self.sites)} sites"
         name, root = str(self.value("data.name")), str(self.value("data.root"))
         return Path(root).stem.removesuffix("_train") or name if name in ("npz", "folder") else name
 
     def changed(self) -> set[str]:
-        """Parts that are not those of the plain run, and keys that are not at their part's default."""
+        """Return implementations and keys that differ from the defaults."""
         if self.config is None:
             return set()
         resolved = self.config.to_dict()
@@ -74,17 +74,17 @@ class RunFiles:
         first = dict(flatten(from_values({}).to_dict()))
         plain |= {f"{section}.{main}": first[f"{section}.{main}"] for section, main in MAIN_KEY.items()}
         here = dict(flatten(resolved))
-        written_out = {"engine.threads", "engine.wave"}  # by every run
+        written_out = {"engine.threads", "engine.wave"}  # changed in every run
         return {key for key in here if here[key] != plain.get(key)} - written_out
 
 
 def read(path: str | Path) -> RunFiles:
-    """The files of a run as they are now."""
+    """Read the current files of a run."""
     directory = RunDir.open(path)
     raw = read_toml(directory.path / "config.toml")
     try:
         config, problem = directory.config(), ""
-    except ConfigError as error:  # a part in a file that is gone or not trusted, a key of another version
+    except ConfigError as error:  # a class in a file that is gone or not trusted, or a key of another version
         config, problem = None, str(error)
     names = ("config.toml", "metrics.jsonl", "result.json", "partition.json", "evaluations.jsonl")
     files = [directory.path / name for name in names]
@@ -103,7 +103,7 @@ def read(path: str | Path) -> RunFiles:
 
 
 def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Differs from the last one if any file of the run has changed."""
+    """Return a value that changes whenever any file of the run changes."""
     names = (
         "metrics.jsonl",
         "result.json",
@@ -127,7 +127,7 @@ def is_number(value: Any) -> bool:
 
 
 def last(line_values: list[Mapping[str, Any]], key: str) -> Any:
-    """The latest value of a key that not every mapping has."""
+    """Return the latest value of a key that not every mapping has."""
     return next((values[key] for values in reversed(line_values) if key in values), None)
 
 

@@ -1,4 +1,4 @@
-"""What needs the images of a run again: a map of features, and nearest neighbours."""
+"""The parts of a report that need the images: a map of features, and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 Projection = Literal["tsne", "umap", "pca"]
 Indices = NDArray[np.int64]
 
-MAP = 1000  # images on the map
-GALLERY = 2000  # images among which neighbours are looked for; the first of them are those of the map
-MEMORY = 1 << 27  # bytes of pixels: fewer images where they are large
+MAP = 1000  # number of images on the map
+GALLERY = 2000  # images among which neighbours are searched; the first of them are those on the map
+MEMORY = 1 << 27  # bytes of pixels; with large images, fewer are used
 STRIPS = 8
 NEIGHBOURS = 8
 COMPONENTS = 30
@@ -39,26 +39,26 @@ ON_MAP, IN_STRIP = 24, 64  # sides of thumbnails
 
 
 def check(projection: str) -> None:
-    """A ConfigError for a projection that cannot be had."""
+    """Raise a ConfigError if a projection is not available."""
     if projection == "umap" and not installed("umap"):
         raise ConfigError("--map umap needs the extra `umap`: pip install 'fedssl[umap]', or --map tsne")
 
 
 def silent(done: int, total: int, what: str) -> None:
-    """Progress that is not shown."""
+    """A progress callback that shows nothing."""
 
 
 def look(path: Path, projection: Projection, progress: Progress = silent) -> dict[str, Any]:
-    """The feature map and nearest neighbours of a run, or the reason why they are missing."""
+    """Return the feature map and nearest neighbours of a run, or the reason why they are missing."""
     try:
         directory = RunDir.open(path)
         if not directory.config().engine.sees_clients:
-            return _missing("The images are at the sites: there is no feature map.")
+            return _missing("The images are at the sites, so there is no feature map.")
         with with_threads(0):
             return _look(directory, projection, progress)
     except FedsslError as error:
         return _missing(f"The images or the encoder of this run cannot be loaded: {error}")
-    except (OSError, RuntimeError, ValueError) as error:  # a disk that is gone, an encoder that fails
+    except (OSError, RuntimeError, ValueError) as error:  # an unavailable disk, an encoder that fails
         return _missing(f"The encoder failed: {type(error).__name__}: {error}")
 
 
@@ -93,7 +93,7 @@ def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict
 
 
 def gallery(run: LoadedRun) -> tuple[ImageSet, Indices]:
-    """Images of the clients as they see them, in random order, and whose they are."""
+    """Return client images with shifts applied, in random order, and their clients."""
     federation, config = run.federation, run.trained
     sizes = [len(part) for part in federation.parts]
     pixels = federation.train.size[0] * federation.train.size[1] * federation.train.channels
@@ -111,12 +111,12 @@ def gallery(run: LoadedRun) -> tuple[ImageSet, Indices]:
 
 
 def project(features: Tensor, projection: Projection, seed: int) -> NDArray[np.float64]:
-    """Points in the plane, from 0 to 1: of the main components of the features' directions."""
+    """Project features into the plane, scaled to 0 … 1, from the principal components of their directions."""
     unit = F.normalize(features.double(), dim=1).numpy()
     if len(unit) < 3:
         return np.linspace(0, 1, len(unit))[:, None].repeat(2, axis=1)
     left, sizes, _ = np.linalg.svd(unit - unit.mean(axis=0), full_matrices=False)
-    if sizes[0] < 1e-9:  # collapsed: all images are one point
+    if sizes[0] < 1e-9:  # collapsed: all images are at one point
         return np.full((len(unit), 2), 0.5)
     components = (left * sizes)[:, :COMPONENTS]
     state = derive(seed, "report", "map") % 2**32
@@ -132,7 +132,7 @@ def project(features: Tensor, projection: Projection, seed: int) -> NDArray[np.f
         perplexity = min(30.0, (len(unit) - 1) / 3)
         points = TSNE(perplexity=perplexity, init="pca", random_state=state).fit_transform(components)
     points = np.asarray(points, dtype=np.float64)
-    # One scale for both axes: distances are what the map is about.
+    # Use one scale for both axes, because distances matter.
     extent: NDArray[np.float64] = np.ptp(points, axis=0)
     placed: NDArray[np.float64] = 0.5 + (points - points.min(axis=0) - extent / 2) / (extent.max() or 1.0)
     return placed
@@ -164,14 +164,14 @@ def _map(
 def _strips(
     run: LoadedRun, images: ImageSet, owners: Indices, known: Tensor, features: Callable[[ImageSet], Tensor]
 ) -> list[dict[str, Any]]:
-    """A few test images (or, without a test split, images of the clients), each with its nearest."""
+    """Return a few test images (or client images, without a test split), each with its nearest neighbours."""
     test = run.federation.test
     asked = queries(test if test is not None else images, run.trained.seed)
     found = features(test.subset(asked)) if test is not None else known[torch.from_numpy(asked)]
     shown = test if test is not None else images
     similar = F.normalize(found.double(), dim=1) @ F.normalize(known.double(), dim=1).T
     if test is None:
-        similar[torch.arange(len(asked)), torch.from_numpy(asked)] = -torch.inf  # not itself
+        similar[torch.arange(len(asked)), torch.from_numpy(asked)] = -torch.inf  # exclude the image itself
     order = similar.argsort(dim=1, descending=True, stable=True)[:, : min(NEIGHBOURS, len(known) - 1)]
     return [
         {
@@ -191,7 +191,7 @@ def _strips(
 
 
 def queries(images: ImageSet, seed: int) -> Indices:
-    """At random; where there are classes, of classes spread evenly over all."""
+    """Choose random images; if there are classes, spread evenly over them."""
     order = numpy_rng(seed, "report", "queries").permutation(len(images))
     if images.y is None:
         return order[:STRIPS].astype(np.int64)

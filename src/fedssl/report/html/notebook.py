@@ -1,4 +1,4 @@
-"""A run as a notebook shows it: what came out, and curves. Without scripts, which many viewers remove."""
+"""A run in a notebook: results and curves. Without scripts, which many viewers remove."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH, HEIGHT, MARGIN = 240, 90, 6
 
 
 def notebook_html(path: str | Path) -> str:
-    """HTML for a notebook's cell."""
+    """Return HTML for a notebook cell."""
     run = read(path)
     told = "".join(f"<p style='margin:.3em 0'>{escape(sentence)}</p>" for sentence in words.summary(run))
     drawn = {curve.key: curve for curve in curves(run.metrics)}
@@ -42,7 +42,7 @@ def _table(run: RunFiles) -> str:
 
 
 def _picture(curve: Curve) -> str:
-    """A line over rounds, as SVG, with its first and last value."""
+    """Return a curve over rounds as SVG, with its first and last value."""
     document = curve.document()
     points = [
         (number, value)

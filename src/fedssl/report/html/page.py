@@ -1,4 +1,4 @@
-"""Builds the page: template, style, scripts and the document in one file that needs nothing else."""
+"""Builds the page: template, style, scripts and document in one self-contained file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SCRIPTS = ("basics.js", "chart.js", "lines.js", "fields.js", "tables.js", "secti
 
 
 def page(document: dict[str, Any], live: float = 0.0) -> str:
-    """The HTML of a document. With `live`, the page reloads the document every `live` seconds."""
-    # Browsers refuse whatever a policy does not allow: the page cannot load anything from elsewhere.
+    """Return the HTML of a document. With `live`, the page reloads the document every `live` seconds."""
+    # A Content-Security-Policy prevents the page from loading anything from elsewhere.
     own = "'self'" if live else "'none'"
     inline = "'unsafe-inline'"
     policy = f"default-src 'none'; img-src data:; style-src {inline}; script-src {inline}; connect-src {own}"
@@ -30,20 +30,20 @@ def page(document: dict[str, Any], live: float = 0.0) -> str:
     }
     text = _asset("page.html")
     pieces = text.split("{{")
-    # Each placeholder once, from the template alone: what is put in is not looked at again.
+    # Replace each placeholder once, in the template only, not in inserted text.
     return pieces[0] + "".join(
         parts[piece[: piece.index("}}")]] + piece[piece.index("}}") + 2 :] for piece in pieces[1:]
     )
 
 
 def check(file: Path) -> None:
-    """A RunError, before the work is done, for a place where no file can be."""
+    """Raise a RunError before the work starts if no file can be written there."""
     if file.is_dir():
-        raise RunError(f"{file} is a folder; -o wants a file, such as {file / 'report.html'}")
+        raise RunError(f"{file} is a folder; -o needs a file, such as {file / 'report.html'}")
 
 
 def write(document: dict[str, Any], file: Path) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     try:
         write_text(file, page(document))
     except OSError as error:
@@ -51,7 +51,7 @@ def write(document: dict[str, Any], file: Path) -> None:
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand inside of a script element, whatever is in it."""
+    """Serialize JSON such that it is safe inside a script element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

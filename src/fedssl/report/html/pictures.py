@@ -1,4 +1,4 @@
-"""Pictures as part of a page: thumbnails, sprites, and what a generative run has drawn."""
+"""Pictures embedded in a page: thumbnails, sprites, and samples of generative runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Pixels = NDArray[np.uint8]  # [H, W, C]
 MOST_SAMPLES = 24
 LARGE = 200_000  # bytes; larger files are resized to at most WIDTH pixels
 WIDTH = 1000
-LOSSLESS = 32  # sides up to this many pixels are kept as they are
+LOSSLESS = 32  # smaller pictures are not resized
 
 
 def collect(folder: Path, pattern: str = "*.png") -> list[dict[str, Any]]:
-    """The PNG files in a folder, the last ones in natural order; one that cannot be read says so."""
+    """Return the PNG files in a folder, the last ones in natural order; unreadable ones are reported."""
     files = sorted(folder.rglob(pattern), key=_natural)
     found: list[dict[str, Any]] = []
     for file in files[-MOST_SAMPLES:]:
@@ -34,7 +34,7 @@ def collect(folder: Path, pattern: str = "*.png") -> list[dict[str, Any]]:
 
 
 def _natural(file: Path) -> list[tuple[int, str]]:
-    """round-9 before round-10."""
+    """Sort round-9 before round-10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(file))]
 
 
@@ -49,14 +49,14 @@ def _file(file: Path) -> str:
 
 
 def thumbnail(pixels: Pixels, side: int) -> str:
-    """A data URI no larger than side × side."""
+    """Return a data URI no larger than side × side."""
     image = _image(pixels)
     image.thumbnail((side, side))
     return encoded(image, "PNG" if max(image.size) <= LOSSLESS else "JPEG")
 
 
 def sprite(images: list[Pixels], side: int) -> dict[str, Any]:
-    """Many small pictures as one, row by row."""
+    """Join many small pictures into one, row by row."""
     columns = max(1, round(len(images) ** 0.5))
     side = min(side, max(images[0].shape[:2]))
     sheet = Image.new("RGB", (columns * side, -(-len(images) // columns) * side))
@@ -67,7 +67,7 @@ def sprite(images: list[Pixels], side: int) -> dict[str, Any]:
 
 
 def _image(pixels: Pixels) -> Image.Image:
-    """Of more channels than colours the first three are shown, as red, green and blue."""
+    """Keep the first three of more channels, as red, green and blue."""
     return Image.fromarray(pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, 0])
 
 

@@ -1,4 +1,4 @@
-"""A report from runs to a file: what `fedssl report` and `Run.report` do."""
+"""Writes a report of runs: used by `fedssl report` and `Run.report`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def write_report(
     Args:
         runs: folders of runs; several are compared.
         file: the HTML file.
-        fast: leave out what needs the images again.
+        fast: skip sections that need the images.
         projection: of the feature map.
-        centralized: a run on all images in one place, to compare a single run with.
-        progress: called while images are loaded and drawn.
+        centralized: a run on all images in one place, which a single run is compared with.
+        progress: called while images are loaded and plotted.
 
     Returns:
         The file.
@@ -49,7 +49,7 @@ def write_document(
     progress: Progress | None,
     names: Mapping[Path, str] | None = None,
 ) -> dict[str, Any]:
-    """The same; what the page shows is returned."""
+    """Like `write`, but also returns the document."""
     images.check(projection)
     page.check(Path(file))
 

@@ -1,4 +1,4 @@
-"""A comparison of runs as tables: what `fedssl report RUNS -o table.csv` writes."""
+"""A comparison of runs as tables, written by `fedssl report RUNS -o table.csv`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "–"
 
 
 def sheets_of_runs(paths: Sequence[str | Path]) -> list[Sheet]:
-    """The numbers of every setting, and every two settings against each other."""
+    """Return the numbers of every setting, and the comparison of every two settings."""
     runs = unique(paths)
     found, known = groups(runs), measures(runs)
     tested = [measure for measure in known if measure.tested]

@@ -1,4 +1,4 @@
-"""The report of a run while it goes on, served to this machine only."""
+"""Serves the live report of a run, on this machine only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedssl.report.loopback import HOST, LoopbackHandler, LoopbackServer
 from fedssl.rundir import RunDir
 
 EVERY = 2.0  # seconds between updates of the page
-PENDING = "Computed when the run has finished, so that it does not slow down training."
+PENDING = "Computed after the run has finished, so that training is not slowed down."
 DRAWING = "The run has finished; computing this section."
 
 
@@ -39,13 +39,13 @@ class Live:
             return self._document
 
     def _parts(self, path: Path) -> dict[str, Any]:
-        """What needs images: once, after the end, in the background."""
+        """Compute the parts that need images once, after the end, in the background."""
         if self._drawn is not None:
             return self._drawn
         if self.images is None:
-            return {"why_not": "Left out: --fast."}
+            return {"why_not": "Skipped: --fast."}
         if not RunDir(path).config().engine.sees_clients:
-            return {"why_not": "The images are at the sites: there is no feature map."}
+            return {"why_not": "The images are at the sites, so there is no feature map."}
         if not RunDir(path).result_file.exists():
             return {"why_not": PENDING}
         if self._drawing is None:
@@ -58,7 +58,7 @@ class Live:
 
 
 class Server(LoopbackServer):
-    """Answers for the page and for its document, and for nothing else."""
+    """Serves the page and its document, and nothing else."""
 
     def __init__(self, live: Live, port: int) -> None:
         self.live = live
@@ -78,7 +78,7 @@ class Answer(LoopbackHandler):
             return self.send_error(404)
         try:
             document = self.server.live.document()
-        except (FedsslError, OSError) as error:  # the folder has gone
+        except (FedsslError, OSError) as error:  # the folder was deleted
             return self.send_error(500, explain=str(error))
         if self.path == "/":
             return self.reply(page(document, live=EVERY), "text/html")
@@ -86,7 +86,7 @@ class Answer(LoopbackHandler):
 
 
 def serve(path: str | Path, port: int, images: Images | None = None) -> Server:
-    """A server in a thread of its own; `close` ends it."""
+    """Serves the page in a thread; `close` stops it."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port}: ports are from 0 (any free one) to 65535")
     live = Live(Path(path), images)
@@ -94,7 +94,7 @@ def serve(path: str | Path, port: int, images: Images | None = None) -> Server:
         server = Server(live, port)
     except OSError as error:
         raise RunError(
-            f"port {port} of {HOST} cannot be used ({error.strerror}): choose another with --port, 0 for any"
+            f"port {port} of {HOST} cannot be used ({error.strerror}): use another --port, or 0 for any"
         ) from error
     server.start()
     return server

@@ -1,4 +1,4 @@
-"""A run, or a comparison of runs, in plain words."""
+"""Describes a run, or a comparison of runs, in sentences."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from fedssl.report.html.compare import Group, cell, measures, pairs, total_bytes
 from fedssl.report.html.files import RunFiles
 from fedssl.rundir import how_to_continue
 
-COLLAPSED = 0.1  # spread of features below which there is little left to tell images apart by
+COLLAPSED = 0.1  # spread of features below which images can hardly be distinguished
 
 HETEROGENEITY = (
-    (0.05, "as good as no heterogeneity"),
+    (0.05, "practically no heterogeneity"),
     (0.25, "mild heterogeneity"),
     (0.5, "moderate heterogeneity"),
     (0.75, "strong heterogeneity"),
     (1.01, "very strong heterogeneity"),
 )
 
-DEALT = {
-    "iid": "Images are dealt out at random",
+PARTITIONS = {
+    "iid": "Images are assigned to clients at random",
     "classes": "Every client has images of {classes} classes",
     "one-class": "Every client has images of one class",
     "dirichlet": "Shares of classes are drawn from a Dirichlet distribution with α = {alpha}",
     "dirichlet-bounded": "Shares of classes are drawn from a Dirichlet distribution with α = {alpha}",
     "dirichlet-equal": "Shares of classes are drawn from a Dirichlet distribution with β = {beta}",
-    "skew": "A share of {beta} of the images is dealt out at random, the others by class",
+    "skew": "A share of {beta} of the images is assigned at random, the rest by class",
     "domain": "Clients differ in the style (domain) of their images",
 }
 
 
 def summary(run: RunFiles) -> list[str]:
-    """What was trained, on what, how heterogeneous, what came out, what failed, and what it cost."""
+    """Describe model, data, heterogeneity, results, failures and cost."""
     told = [_what(run), _heterogeneity(run), _outcome(run), _failed(run), _cost(run), *warnings(run)]
     return [sentence for sentence in told if sentence]
 
@@ -46,7 +46,7 @@ def _what(run: RunFiles) -> str:
     trained = f"A {model} {'was' if run.result else 'is being'} trained"
     sizes = client_sizes(run)
     holders = _count(len(sizes), "site" if run.sites else "client")
-    held = f": {_count(sum(sizes), 'image')} held by {holders}" if sizes else ""
+    held = f": {_count(sum(sizes), 'image')} at {holders}" if sizes else ""
     share = run.value("participation.per_round", 1.0)
     part = ""
     if sizes and share != 1.0 and share != len(sizes):
@@ -69,36 +69,36 @@ def _heterogeneity(run: RunFiles) -> str:
     if len(client_sizes(run)) < 2 or run.sites:
         return ""
     try:
-        dealt = DEALT.get(scheme, "Images are dealt out by the scheme {scheme}").format(**values)
+        described = PARTITIONS.get(scheme, "Images are assigned by the scheme {scheme}").format(**values)
     except KeyError:
-        dealt = f"Images are dealt out by the scheme {scheme}"
+        described = f"Images are assigned by the scheme {scheme}"
     distance = run.partition.get("earth_movers_distance")
     if distance is not None:
         word = next(word for most, word in HETEROGENEITY if distance < most)
-        dealt += (
-            f": the mix of classes at a client is {distance:.2f} away from that of all images, on a scale "
-            f"from 0 (the same everywhere) to 1. That is {word}"
+        described += (
+            f": clients' class distributions differ from the overall one by {distance:.2f} on average, on "
+            f"a scale from 0 (identical) to 1, which is {word}"
         )
     shift = run.value("shift.name", "none")
-    looks = (
-        f" Images of each client are also changed in a way of its own ({shift})." if shift != "none" else ""
-    )
-    return f"{dealt}.{looks}"
+    looks = f" The images of each client are also changed in appearance ({shift})." if shift != "none" else ""
+    return f"{described}.{looks}"
 
 
 def _outcome(run: RunFiles) -> str:
     if not run.result:
-        for name, where in (("knn", ""), ("site_knn", " on own images of sites, in the mean,")):
+        for name, where in (("knn", ""), ("site_knn", " on the sites' own images, averaged over sites,")):
             monitor = [line["probe"][name] for line in run.metrics if name in line.get("probe", {})]
             if monitor:
-                return f"The kNN monitor{where} says {_percent(monitor[-1])} at the moment."
-        return "There is nothing to measure yet." if not run.metrics else ""
+                return f"The kNN monitor{where} currently shows {_percent(monitor[-1])}."
+        return "There are no measurements yet." if not run.metrics else ""
     if not run.probes:
         why = run.result.get("why_no_probes")
-        reason = f"There are no probes: {why}. " if why else "No probes were asked for. "
+        reason = f"There are no probes: {why}. " if why else "No probes were configured. "
         if run.sites:
-            return reason + "Sites that have labels evaluate the encoder with probe.at_sites=true."
-        return reason + "Nearest neighbours and the feature map show what the encoder takes for similar."
+            return reason + "With probe.at_sites=true, sites that have labels evaluate the encoder."
+        return (
+            reason + "Nearest neighbours and the feature map show which images the encoder considers similar."
+        )
     probe = run.probes[0]
     gain = 100 * (probe["accuracy"] - probe["untrained"])
     asked = {
@@ -108,18 +108,19 @@ def _outcome(run: RunFiles) -> str:
         "knn at sites": "A nearest-neighbour classifier of each site",
     }.get(probe["protocol"], f"The probe {probe['protocol']}")
     compared = (
-        f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "level with"
+        f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "the same as"
     )
     whose = "" if probe["model"] == "global" else f" ({probe['model']})"
     spread = spread_over_sites(probe)
     return (
-        f"{asked} on the trained encoder{whose} is right on {_percent(probe['accuracy'])} of test images"
-        f"{spread}, {compared} the same probe on the untrained encoder ({_percent(probe['untrained'])})."
+        f"{asked} on the trained encoder{whose} classifies {_percent(probe['accuracy'])} of test images "
+        f"correctly{spread}, {compared} the same probe on the untrained encoder "
+        f"({_percent(probe['untrained'])})."
     )
 
 
 def spread_over_sites(probe: Mapping[str, Any]) -> str:
-    """How far the sites' own accuracies are apart; empty for a probe that is not the sites'."""
+    """Describe the spread of accuracies over sites; empty for other probes."""
     if "sites" not in probe:
         return ""
     count = len(probe["sites"])
@@ -145,12 +146,12 @@ def _cost(run: RunFiles) -> str:
         return ""
     views = sum(line.get("views", 0) for line in run.metrics)
     sent = total_bytes(run)
-    travelled = f"; {in_bytes(sent)} travelled between server and clients" if sent else ""
-    return f"Training took {duration(seconds)}, at {views / seconds:,.0f} views a second{travelled}."
+    travelled = f"; {in_bytes(sent)} were sent between server and clients" if sent else ""
+    return f"Training took {duration(seconds)}, at {views / seconds:,.0f} views per second{travelled}."
 
 
 def warnings(run: RunFiles) -> list[str]:
-    """What a reader should not miss."""
+    """Return warnings that a reader should not miss."""
     told = []
     if run.problem:
         told.append(f"This version of fedssl cannot read the config: {run.problem}")
@@ -159,15 +160,17 @@ def warnings(run: RunFiles) -> list[str]:
         told.append("Training has not helped: the untrained encoder is at least as good.")
     spread = [line["probe"]["feature_std"] for line in run.metrics if "feature_std" in line.get("probe", {})]
     if spread and not spread[-1] >= COLLAPSED:
-        told.append(f"Features have (nearly) collapsed: their spread is {spread[-1]:.3f}, where 1 is full.")
+        told.append(
+            f"Features have (nearly) collapsed: their spread is {spread[-1]:.3f} (healthy features: about 1)."
+        )
     losses = [line["loss"] for line in run.metrics if "loss" in line]
     if losses and not abs(losses[-1]) < float("inf"):
-        told.append("The loss is not a number any more: training has diverged; try a smaller train.lr.")
+        told.append("The loss is NaN or infinite: training has diverged; try a smaller train.lr.")
     if not run.result and run.metrics:
         told.append(
             "The run has not finished: "
             + (
-                "all rounds are done, its last step (probes, encoder) is not."
+                "all rounds are done, but the last step (probes, encoder) is not."
                 if run.done >= run.rounds
                 else f"{how_to_continue(run.path, bool(run.sites))} continues it."
             )
@@ -179,7 +182,7 @@ def warnings(run: RunFiles) -> list[str]:
 
 
 def compared(found: Sequence[Group]) -> list[str]:
-    """Which settings, which is best, and whether that is more than chance."""
+    """Describe the settings, the best one, and whether its lead is significant."""
     if len(found) == 1:
         seeds = ", ".join(str(run.seed) for run in found[0].runs)
         return [f"One setting with {_count(len(found[0].runs), 'seed')} ({seeds}).", *_best(found)]
@@ -191,7 +194,7 @@ def compared(found: Sequence[Group]) -> list[str]:
 def _best(found: Sequence[Group]) -> list[str]:
     tested = [each for each in measures([run for group in found for run in group.runs]) if each.tested]
     if not tested:
-        return ["None of them has a number to compare by."]
+        return ["They have no number to compare."]
     measure = tested[0]
     cells = [(group, known) for group in found if (known := cell(group, measure)) is not None]
     cells.sort(key=lambda each: -each[1]["mean"])
@@ -211,18 +214,18 @@ def _best(found: Sequence[Group]) -> list[str]:
 def _tested(best: Group, second: Group, test: dict[str, Any]) -> str:
     shared = len(test["seeds"])
     if shared < 2:
-        return "Whether that is more than chance cannot be said: they share fewer than two seeds."
+        return "Significance cannot be tested: they share fewer than two seeds."
     turned = test["first"] != best.id  # the test is first − second
     by = f"{(-100 if turned else 100) * test['mean']:+.1f} points on average over {shared} seeds"
     p = test["p_corrected"]
     how = "" if p is None else f" (paired t-test: p = {p:.2g})"
     ahead = "lower" if turned else "higher"
     sentences = {
-        ahead: f"{best.name} is ahead of {second.name} beyond chance: {by}{how}.",
-        "undecided": f"Between the two it is undecided: {by}{how}.",
+        ahead: f"{best.name} is significantly ahead of {second.name}: {by}{how}.",
+        "undecided": f"The difference between them is not significant: {by}{how}.",
         "the same": f"On shared seeds they are the same: {by}.",
     }
-    return sentences.get(test["word"], f"On shared seeds the order is the other way round: {by}{how}.")
+    return sentences.get(test["word"], f"On shared seeds the order is reversed: {by}{how}.")
 
 
 def _spread_of(number: dict[str, Any]) -> str:
@@ -239,7 +242,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def in_bytes(number: float) -> str:
-    """1500000 → 1.5 MB."""
+    """Format 1500000 as 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if number < 1000:
             return f"{number:.3g} {unit}"
