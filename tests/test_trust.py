@@ -72,6 +72,27 @@ def test_opening_a_run_does_not_run_what_it_names(
         assert "mine.py is not yours: it is not run" in said
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "run", "--to", "safetensors", "-o", "encoder.safetensors"],
+        ["embed", "run", "images", "-o", "features.parquet"],
+        ["audit", "run"],
+        ["status", "run"],
+        ["audit-log", "verify", "run"],
+        ["finetune", "run", "images"],
+        ["run", "model.init=run", *arguments()],
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_other_command_runs_the_code_of_a_run_either(
+    received: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(words)
+    assert not Path("code-was-run").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_trust_is_given_to_one_command(received: Path) -> None:
     assert cli.main(["eval", "run", "--trust"]) == 1  # it has no checkpoint yet
     assert Path("code-was-run").exists()
@@ -94,6 +115,8 @@ def test_what_a_user_has_run_may_run_again_until_it_changes(folder: Path) -> Non
     ("section", "key", "value"),
     [
         ("method", "name", "antigravity:Mine"),
+        ("objective", "name", "antigravity:Loss"),
+        ("attack", "name", "antigravity:Attack"),
         ("data", "name", "antigravity:load"),
         ("model", "encoder", "antigravity:net"),
         ("views", "recipe", "x.y.z:Views"),

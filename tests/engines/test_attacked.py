@@ -16,7 +16,7 @@ from fedssl.errors import ConfigError
 from fedssl.evaluation.backdoor import success
 from fedssl.evaluation.loaded import load_run
 from fedssl.rundir import RunDir
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 
 TEN = {"partition": {"scheme": "iid", "clients": 10}, "rounds": 2}
 
@@ -62,6 +62,24 @@ def test_attacks_at_the_limits_are_not_refused(tmp_path: Path, name: str) -> Non
     assert not run.metrics[0]["failed"]
     hostile = next(each for each in run.metrics[0]["clients"] if "attacker" in each)
     assert hostile["images"] == (100 if name == "scale" else 10)
+
+
+def test_robust_rules_keep_poisoned_statistics_out_of_a_run(tmp_path: Path) -> None:
+    """One attacker of ten, with the parameters that all others surround; the mean lets its variances in."""
+
+    def largest(aggregation: str) -> float:
+        keys = {
+            **TEN,
+            "rounds": 1,
+            "aggregation": aggregation,
+            "attack": {"name": "statistics", "share": 0.1},
+        }
+        state = model(small_run(tmp_path / aggregation, **keys))
+        return max(float(value.max()) for name, value in state.items() if name.endswith("running_var"))
+
+    assert largest("fedavg") > 10
+    for rule in ("krum", "median", "centered-clipping"):
+        assert largest(rule) < 2
 
 
 @pytest.mark.parametrize(

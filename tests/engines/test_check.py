@@ -66,3 +66,6 @@ def test_claimed_images_and_other_numbers():
     odd = upload()
     odd.values = {"cluster": 1, "mu": float("nan")}
     assert problem_with(odd, EXPECTED) == "mu is nan"
+    for value in (1e308, -1e308, 2**80):
+        odd.values = {"mu": value}
+        assert problem_with(odd, EXPECTED) == f"mu is {value}"

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedssl.state import State, Upload
 
 # Far beyond the numbers of honest clients; sums of values within these bounds are finite.
-MAX_VALUE = 1e12  # of a weight, a statistic, a loss
+MAX_VALUE = 1e12  # of a weight, a statistic, a loss, a further number
 MAX_STEPS = 10**9  # change of a counter in a round
 
 
@@ -80,6 +80,6 @@ def _tensors(state: State, expected: Mapping[str, Tensor], variances: Collection
 
 def _values(values: Mapping[str, float]) -> str:
     for name, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, int | float) and not abs(value) <= MAX_VALUE:
             return f"{name} is {value}"
     return ""
