@@ -1,11 +1,11 @@
 """A run on a machine that is also doing something else: views per second beside busy processes.
 
 A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops.
-A fair share is half of what it reaches idle. Settings are spin counts: how long threads wait before they
-sleep. The first is fedssl's default (`fedssl.openmp`); 300,000 is the GNU OpenMP library's own. Settings and
-conditions take turns.
+A fair share is half of what it reaches idle. Settings are spin counts, how long threads wait before they
+sleep on an idle machine, and slices of time (microseconds; 0: the system's) on a busy one; fedssl.openmp has
+the defaults. They are compared with PyTorch as it is. Settings and conditions take turns.
 
-    python benchmarks/busy.py [--spins 10000,300000] [--one-thread] [--pieces 10] [--turn 1.0]
+    python benchmarks/busy.py [--spins 10000,300000] [--slices 0,100] [--pieces 10] [--turn 1] [--one-thread]
 
 The load average stands beside the ratios: on a machine that others use, too, they say less.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,13 +22,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from pacing import WARM, Contestant, Play, config_of, random_images, whole_run
+from pacing import WARM, Contestant, Play, Tick, config_of, random_images, whole_run
 from ratios import Ratio, report
 
-from fedssl.openmp import SPINS
+from fedssl import openmp
 
 UNBOUNDED = 300_000  # what the library takes where nobody says anything
 IDLE, BUSY = "idle", "busy"
@@ -53,11 +55,28 @@ def send(loops: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to wait: threads of the run, and how long they spin."""
+    """A way to wait: threads of the run, how long they spin, and their slices of time in nanoseconds.
+
+    Without `adapts` it is PyTorch as it is: nothing changes when the machine is busy.
+    """
 
     name: str
     threads: int
-    spins: int
+    spins: int = UNBOUNDED
+    slice: int = 0
+    adapts: bool = True
+
+    @property
+    def is_default(self) -> bool:
+        mine = self.adapts, self.threads, self.spins, self.slice
+        return mine == (True, os.cpu_count() or 1, openmp.SPINS, openmp.SLICE)
+
+
+def with_setting(setting: Setting, play: Play, tick: Tick) -> None:
+    """Play with these constants; a spin count that is not fedssl's would count as the user's."""
+    openmp.SPINS = setting.spins if setting.adapts else 0
+    openmp.SLICE = setting.slice
+    play(tick)
 
 
 def seconds_per_round(
@@ -71,7 +90,9 @@ def seconds_per_round(
             for setting, runs in plays.items():
                 for condition, play in runs.items():
                     with patch.dict(os.environ, {"GOMP_SPINCOUNT": str(setting.spins)}):
-                        contestants[setting, condition] = Contestant(f"{setting.name}, {condition}", play)
+                        contestants[setting, condition] = Contestant(
+                            f"{setting.name}, {condition}", partial(with_setting, setting, play)
+                        )
             while any(len(each.ticks) <= WARM + pieces for each in contestants.values()):
                 for (_, condition), contestant in contestants.items():
                     if condition == BUSY:
@@ -90,17 +111,17 @@ def seconds_per_round(
 
 def ratios(found: Mapping[Setting, Mapping[str, float]], load: float) -> list[Ratio]:
     """Idle against unbounded spinning; busy against half of the fastest idle speed."""
-    unbounded = next((each for each in found if each.spins == UNBOUNDED and each.threads > 1), None)
+    unbounded = next(each for each in found if not each.adapts)
     fastest = min(seconds[IDLE] for seconds in found.values())
     rows = []
     for setting, seconds in found.items():
-        default = setting.spins == SPINS and setting.threads > 1
+        default = setting.is_default
         note = f"{1 / seconds[IDLE]:.2f} rounds/s idle, {1 / seconds[BUSY]:.2f} busy; load average {load:.1f}"
-        if unbounded not in (None, setting):
+        if setting is not unbounded:
             value = found[unbounded][IDLE] / seconds[IDLE]
             rows.append(
                 Ratio(
-                    f"{setting.name}: idle speed against unbounded spinning",
+                    f"{setting.name}: idle speed against PyTorch as it is",
                     value,
                     least=0.97 if default else None,
                     note=note,
@@ -121,22 +142,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--spins", default=f"{SPINS},{UNBOUNDED}", help="spin counts, with commas")
+    parser.add_argument("--spins", default=str(openmp.SPINS), help="spin counts, with commas")
+    parser.add_argument(
+        "--slices", default=str(openmp.SLICE // 1000), help="slices in microseconds, with commas"
+    )
     parser.add_argument("--one-thread", action="store_true", help="also a run with a single thread")
     parser.add_argument("--pieces", type=int, default=20, help="rounds that count")
     parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn")
     options = parser.parse_args()
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    settings = [Setting(f"spin {spins:,}", cores, spins) for spins in map(int, options.spins.split(","))]
+    settings = [
+        Setting(
+            f"spin {spins:,}, slices of {f'{micros} µs' if micros else 'any length'}",
+            cores,
+            spins,
+            micros * 1000,
+        )
+        for spins in map(int, options.spins.split(","))
+        for micros in map(int, options.slices.split(","))
+    ]
+    settings.append(Setting("PyTorch as it is", cores, adapts=False))
     if options.one_thread:
-        settings.append(Setting("one thread", 1, SPINS))
+        settings.append(Setting("one thread", 1, openmp.SPINS, openmp.SLICE))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         file = random_images(folder, 512)
 
         def run(setting: Setting, condition: str) -> Play:
             keys = {"partition.clients": 2, "train.batch_size": 64, "engine.threads": setting.threads}
-            place = folder / f"{setting.name}-{condition}".replace(" ", "-").replace(",", "")
+            place = folder / re.sub(r"\W+", "-", f"{setting.name}-{condition}")
             return whole_run(config_of(file, **keys), place)
 
         plays = {setting: {each: run(setting, each) for each in (IDLE, BUSY)} for setting in settings}

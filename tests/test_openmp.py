@@ -5,10 +5,20 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from fedssl.openmp import CALM, SET_BY_USERS, SPINS, Busy, bound_spinning, sleep_when_busy
+from fedssl.openmp import (
+    CALM,
+    SET_BY_USERS,
+    SLICE,
+    SPINS,
+    Busy,
+    bound_spinning,
+    set_slice,
+    sleep_when_busy,
+)
 
 
 @pytest.fixture
@@ -111,3 +121,33 @@ def test_nothing_is_watched_where_the_user_decided(unset):
     unset.setenv("OMP_WAIT_POLICY", "ACTIVE")
     with sleep_when_busy():
         assert not any(thread.name == "fedssl-busy" for thread in threading.enumerate())
+
+
+def slices():
+    """What Linux says about the slices of this process's threads; empty where it says nothing."""
+    lines = [
+        line
+        for task in Path("/proc/self/task").glob("*/sched")
+        for line in task.read_text().splitlines()
+        if line.startswith("se.slice")
+    ]
+    return {int(line.split(":")[1]) for line in lines}
+
+
+@pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="of Linux with scheduler statistics")
+def test_slices_are_short_for_all_threads_until_they_are_not():
+    before, leave, nice = slices(), threading.Event(), os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=leave.wait)
+    thread.start()
+    try:
+        set_slice(SLICE)
+        short = slices()
+        set_slice(0)
+        assert slices() == before
+    finally:
+        set_slice(0)
+        leave.set()
+        thread.join()
+    assert short in ({SLICE}, before)  # Linux before 6.12 knows no such wish
+    assert os.getpriority(os.PRIO_PROCESS, 0) == nice
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

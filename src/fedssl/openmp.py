@@ -7,12 +7,17 @@ run gets half of its fair share. Two things give most of it back and change no n
 - The spin is bounded, before the library is loaded: it reads the bound once (`bound_spinning`).
 - While this process has to wait for processors, threads sleep almost at once (`sleep_when_busy`). The library
   does that by itself where it has more threads than processors, so it is given some that do nothing.
+
+A thread that slept has to get its processor back soon, or all others wait for it. While the machine is busy,
+the process's threads therefore ask Linux (6.12 or newer) for short slices of time: the same share in more
+pieces, which may begin as soon as a thread wakes up.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +31,7 @@ SET_BY_USERS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 PERIOD = 0.25  # seconds between checks of how long this process waited for a processor
 BUSY, IDLE = 0.05, 0.02  # shares of the time: above BUSY the machine is busy, below IDLE for CALM checks idle
 CALM = 8
+SLICE = 100_000  # nanoseconds of a slice of time while the machine is busy, the shortest that Linux gives
 
 
 def bound_spinning() -> None:
@@ -69,11 +75,14 @@ def _watch(delays: Path, stop: threading.Event) -> None:
         share, before = (now - before) / PERIOD, now
         if busy.look(share) and crowd is None:
             crowd = Crowd()
+            set_slice(SLICE)
         elif not busy.now and crowd is not None:
             crowd.leave()
             crowd = None
+            set_slice(0)
     if crowd is not None:
         crowd.leave()
+        set_slice(0)
 
 
 def _waited(delays: Path) -> float:
@@ -116,6 +125,44 @@ class Crowd:
             library.GOMP_parallel(nothing, None, ctypes.c_uint(threads), ctypes.c_uint(0))
         there.set()
         self._leave.wait()
+
+
+class _Attributes(ctypes.Structure):
+    """Linux's `struct sched_attr`."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime", ctypes.c_uint64),
+        ("deadline", ctypes.c_uint64),
+        ("period", ctypes.c_uint64),
+    )
+
+
+ORDINARY = (0, 3)  # SCHED_OTHER and SCHED_BATCH: in other policies `runtime` means something else
+# Numbers of the system calls sched_setattr and sched_getattr.
+SYSTEM_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}
+
+
+def set_slice(nanoseconds: int) -> None:
+    """Ask for slices of this length for all threads of the process; 0 for the system's own.
+
+    Policy and niceness stay. Does nothing where the system does not offer it.
+    """
+    numbers = SYSTEM_CALLS.get(platform.machine())
+    if numbers is None or not sys.platform.startswith("linux"):
+        return
+    put, get = numbers
+    library = ctypes.CDLL(None)
+    for thread in os.listdir("/proc/self/task"):
+        given = _Attributes()
+        size = ctypes.c_uint(ctypes.sizeof(given))
+        if library.syscall(get, int(thread), ctypes.byref(given), size, 0) == 0 and given.policy in ORDINARY:
+            given.runtime = nanoseconds
+            library.syscall(put, int(thread), ctypes.byref(given), 0)
 
 
 def loaded() -> list[ctypes.CDLL]:

@@ -315,6 +315,7 @@ def test_sites_have_their_names(browser, tmp_path):
     told = browser.value("document.body.innerText")
     assert "berlin" in texts(browser, "#clients td")
     assert texts(browser, "#failures tbody td")[2] == "paris"
+    assert {"berlin", "paris"} <= set(texts(browser, "svg[data-chart=partition] text"))
     assert "images at 2 sites" in told
     assert "client 0" not in told
 

@@ -106,6 +106,9 @@ def test_a_comparison_from_command_to_files(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "4/4" in shown  # a line for each run, with the time that is left
     assert "Compared with fedavg, paired over seeds" in shown
+    assert "| untrained encoder |" in shown
+    page = (tmp_path / "out" / "compare.md").read_text(encoding="utf-8")
+    assert "rounds=1 method.name=fedavg,constant-mu --measure knn --seeds 2\n" in page
     with open(files[0], newline="", encoding="utf-8") as file:
         records = list(csv.DictReader(file))
     numbers = {each["row"]: each for each in records if each["mean"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,11 @@ def comparison_of(options: argparse.Namespace) -> Comparison:
             base[key] = values[0]
     if options.columns and options.columns not in across:
         raise ConfigError(f"--columns {options.columns}: also give its values, {options.columns}=a,b")
+    flags = ("columns", "against", "measure")
+    chosen = [word for flag in flags if (given := getattr(options, flag)) for word in (f"--{flag}", given)]
     return replace(
         found,
+        command=shlex.join(["fedssl", "compare", *options.words, *chosen]),
         base=base,
         sweep=sweep,
         across=across,

@@ -15,7 +15,7 @@ from fedssl.errors import ConfigError, did_you_mean
 from fedssl.options import Options
 from fedssl.report.sheet import Sheet
 from fedssl.statistics import mean_and_spread
-from fedssl.tables.markdown import NOTHING, ours
+from fedssl.tables.markdown import NOTHING, ours, untrained
 from fedssl.tables.results import Results
 from fedssl.tables.table import ONLY_COLUMN, Column, Ordering, Row, Table, as_measure, build, check
 
@@ -50,6 +50,7 @@ class Comparison:
         measure: what is measured: "linear", "knn", …
         title: the title of the comparison.
         seeds: number of seeds; 0: not specified.
+        command: what the user wrote, without seeds.
     """
 
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Comparison:
     measure: Any = "linear"
     title: str = "comparison"
     seeds: int = 0
+    command: str = "fedssl compare"
 
     def table(self) -> Table:
         """The comparison as a table of runs.
@@ -96,7 +98,7 @@ class Comparison:
             name="compare",
             origin=self.title,
             title=self.title,
-            command="fedssl compare",
+            command=self.command,
             measure=measure,
             base=nested(self.base),
             rows=tuple(rows),
@@ -180,20 +182,24 @@ def _join(*names: str) -> str:
 
 
 def sheets(results: Results) -> list[Sheet]:
-    """Return the numbers of every row, and the comparisons with the reference row."""
+    """Return the numbers of rows and untrained encoder, and the comparisons with the reference row."""
+    starts = [untrained(results, column) for column in results.columns]
     numbers = Sheet(
         f"{results.table.title}: mean ± standard deviation (seeds)",
         ["", *results.columns],
-        [[row, *(ours(results, row, column) for column in results.columns)] for row in results.rows],
+        [
+            *([row, *(ours(results, row, column) for column in results.columns)] for row in results.rows),
+            *([["untrained encoder", *(start or NOTHING for start in starts)]] if any(starts) else []),
+        ],
         [_record(results, row, column) for row in results.rows for column in results.columns],
     )
     return [numbers, *([_verdicts(results)] if results.table.orderings else [])]
 
 
 def _record(results: Results, row: str, column: str) -> dict[str, Any]:
-    numbers, untrained = results.numbers(row, column), results.untrained(row, column)
+    numbers, start = results.numbers(row, column), results.untrained(row, column)
     mean, spread = mean_and_spread(list(numbers.values())) if numbers else (None, None)
-    before = mean_and_spread(list(untrained.values()))[0] if untrained else None
+    before = mean_and_spread(list(start.values()))[0] if start else None
     seeds = {f"seed {seed}": number for seed, number in sorted(numbers.items())}
     place = {"row": row, "column": column, "seeds": len(numbers), "mean": mean, "spread": spread}
     return {**place, "untrained": before, **seeds}

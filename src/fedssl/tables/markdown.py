@@ -28,11 +28,11 @@ def table(results: Results) -> str:
         for column in results.columns:
             line += [ours(results, row, column), *[papers(results, row, column)] * published]
         body.append(line)
-    untrained = [_untrained(results, column) for column in results.columns]
-    if any(untrained):
+    starts = [untrained(results, column) for column in results.columns]
+    if any(starts):
         body.append(
             ["untrained encoder"]
-            + [cell for number in untrained for cell in (number or NOTHING, *[NOTHING] * published)]
+            + [cell for number in starts for cell in (number or NOTHING, *[NOTHING] * published)]
         )
     return grid(head, body)
 
@@ -74,8 +74,8 @@ def published(number: Number, measure: Measure) -> str:
     return f"{number.number:.{measure.digits}f}{around} ({number.n}){PUBLISHED}"
 
 
-def _untrained(results: Results, column: str) -> str:
-    """Format one number if all rows start from the same encoders, else the range."""
+def untrained(results: Results, column: str) -> str:
+    """Format the accuracy before training: one number if all rows start alike, else the range."""
     rows = [numbers for row in results.rows if (numbers := results.untrained(row, column))]
     if not rows:
         return _untrained_mean(results, column)

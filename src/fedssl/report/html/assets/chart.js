@@ -66,7 +66,7 @@ function along(key, mark, number) {
 }
 
 // Axes, and how values become places. Returns {x, y, left, top, right, bottom}.
-function axes(picture, width, height, { xs, ys, unit, xLabel, xTicks, margin }) {
+function axes(picture, width, height, { xs, ys, unit, xLabel, xTicks, xNames, margin }) {
   let [low, high] = ys;
   const pad = low === high ? Math.abs(low) * 0.1 || 0.5 : margin * (high - low);
   low -= pad;
@@ -83,7 +83,7 @@ function axes(picture, width, height, { xs, ys, unit, xLabel, xTicks, margin }) 
     svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, labels[place])));
   const marksX = xTicks || ticks(xs[0], xs[1], Math.max(2, Math.round(width / 70)));
   for (const value of marksX.filter(Number.isInteger)) {
-    picture.append(svg("text", { x: x(value), y: bottom + 16, "text-anchor": "middle" }, grouped(value, 0)));
+    picture.append(svg("text", { x: x(value), y: bottom + 16, "text-anchor": "middle" }, xNames ? xNames[value] : grouped(value, 0)));
   }
   picture.append(
     svg("line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom }),

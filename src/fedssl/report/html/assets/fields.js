@@ -12,9 +12,11 @@ function partitionChart(partition, by, shares, names) {
 
   function draw(picture, width, height) {
     const most = shares ? 1 : Math.max(1, ...total);
+    const named = names && clients * 80 <= width;
     const place = axes(picture, width, height, {
       xs: [-0.6, clients - 0.4], ys: [0, most], unit: shares ? "percent" : "count", xLabel: names ? "site" : "client", margin: 0,
-      xTicks: ticks(0, clients - 1, Math.max(2, Math.min(clients, Math.round(width / 45)))),
+      xTicks: named ? partition.sizes.map((_, client) => client) : ticks(0, clients - 1, Math.max(2, Math.min(clients, Math.round(width / 45)))),
+      xNames: named ? names.map(shortName) : null,
     });
     const half = clients > 150 ? 0.5 : 0.42;
     const bars = Array.from({ length: kinds }, () => "");
@@ -59,16 +61,17 @@ function partitionChart(partition, by, shares, names) {
   return chart({ name, height: 260, draw, kind: "partition" });
 }
 
+const shortName = (text) => (text.length > 12 ? `${text.slice(0, 11)}…` : text);
+
 function confusionChart(probe) {
   const names = probe.per_class.map((row) => String(row.class));
   const rows = probe.confusion.map((row) => ({ row, total: row.reduce((sum, count) => sum + count, 0) }));
   const number = names.length;
-  const short = (text) => (text.length > 12 ? `${text.slice(0, 11)}…` : text);
   const labelled = number <= 24;
   const name = `Confusion of the ${probe.protocol} probe: rows are true classes, columns what they are taken for. Arrow keys read cells.`;
 
   function draw(picture, width, height) {
-    const left = labelled ? 10 + 6.4 * Math.max(...names.map((text) => short(text).length)) : 24;
+    const left = labelled ? 10 + 6.4 * Math.max(...names.map((text) => shortName(text).length)) : 24;
     const bottom = labelled ? Math.min(90, left + 14) : 24;
     const side = Math.min((width - left - 6) / number, (height - bottom - 20) / number);
     const top = 16;
@@ -90,11 +93,11 @@ function confusionChart(probe) {
         }
       });
       if (!labelled) return;
-      picture.append(svg("text", { x: left - 6, y: top + (truth + 0.5) * side + 4, "text-anchor": "end" }, short(names[truth])));
+      picture.append(svg("text", { x: left - 6, y: top + (truth + 0.5) * side + 4, "text-anchor": "end" }, shortName(names[truth])));
       const [x, y] = [left + (truth + 0.5) * side, top + number * side + 12];
       picture.append(names.every((text) => text.length <= 2)
         ? svg("text", { x, y, "text-anchor": "middle" }, names[truth])
-        : svg("text", { x, y, "text-anchor": "end", transform: `rotate(-45 ${x} ${y - 4})` }, short(names[truth])));
+        : svg("text", { x, y, "text-anchor": "end", transform: `rotate(-45 ${x} ${y - 4})` }, shortName(names[truth])));
     });
     const layer = svg("g", {});
     picture.append(layer);

@@ -72,11 +72,17 @@ function buildSummary({ summary, runs, comparison }) {
     return [run.headline && headline(run.headline), html("p", { class: "soft" }, run.summary[0]), run.warnings.map(note)];
   }
   const warned = new Map(); // by warning, the runs that it is about
-  for (const run of runs) for (const text of run.warnings) warned.set(text, [...(warned.get(text) || []), runLabel(run)]);
+  for (const run of runs) for (const text of run.warnings) warned.set(text, [...(warned.get(text) || []), run]);
+  // The settings of these runs, with seeds where not all are meant.
+  const settings = (some) => [...new Set(some.map(({ label }) => label))].map((label) => {
+    const own = some.filter((run) => run.label === label);
+    const all = own.length === runs.filter((run) => run.label === label).length;
+    return all ? label : `${label} (seed ${own.map(({ seed }) => seed).join(", ")})`;
+  });
   return [
     ranking(comparison),
     summary.map((sentence) => html("p", {}, sentence)),
-    [...warned].map(([text, names]) => note(`${names.join(", ")}: ${text}`)),
+    [...warned].map(([text, some]) => note(`${some.length === runs.length ? "All runs" : settings(some).join("; ")}: ${text}`)),
   ];
 }
 
@@ -276,8 +282,8 @@ function buildMap({ map, whose }, set) {
   const by = map.kinds[kind];
   const present = by ? by.names.map((name, place) => ({ name, place })).filter(({ place }) => by.of.includes(place)) : [];
   return [
-    html("p", { class: "soft" }, `${grouped(map.x.length, 0)} of ${grouped(map.of, 0)} images as the clients see them, by what the encoder (${whose}) `
-      + `makes of them; ${map.how}. Near means similar; large distances mean little.`),
+    html("p", { class: "soft" }, `Features of ${grouped(map.x.length, 0)} of ${grouped(map.of, 0)} images as the clients see them (encoder: ${whose}); `
+      + `${map.how}. Nearby points are similar; large distances mean little.`),
     kinds.length > 1 && html("div", { class: "controls" }, segmented("coloured by", kinds.map((each) => [each, each]), kind, (value) => set({ colour: value, only: null }))),
     html("div", { class: "square" }, mapChart(map, kind, state.only)),
     by && legend(`show one ${kind} only`, present.map(({ name, place }) => ({
@@ -292,8 +298,8 @@ function buildStrips({ strips, whose }) {
   const labelled = strips.some(({ query }) => query.class !== null);
   const picture = ({ uri }, alt, mark) => html("img", { src: uri, alt, class: `${mark} ${uri.startsWith("data:image/jpeg") ? "smooth" : ""}` });
   return [
-    html("p", { class: "soft" }, `On the left an image, then the images of clients that the encoder (${whose}) finds most similar.`
-      + (labelled ? " ✓ is of the same class, ✗ of another." : "")),
+    html("p", { class: "soft" }, `Left: an image. Right: the clients' images with the most similar features (encoder: ${whose}).`
+      + (labelled ? " ✓ same class, ✗ another class." : "")),
     folded(strips.map(({ query, nearest }, number) => html("div", { class: "strip", role: "group", tabindex: "0", "aria-label": `neighbours of image ${number + 1}` },
       html("figure", {}, picture(query, labelled ? `query: ${query.class}` : "query", ""), html("figcaption", {}, labelled ? query.class : "query")),
       nearest.map((each) => {
