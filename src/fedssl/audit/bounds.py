@@ -121,7 +121,7 @@ def _separation(inside: Floats, outside: Floats) -> Floats:
     return found
 
 
-# --- how well two groups can be told apart ----------------------------------------------------------
+# --- how well two groups can be separated ----------------------------------------------------------
 
 
 def area_under_curve(members: Floats, others: Floats) -> float:

@@ -9,7 +9,7 @@ from fedssl.audit.bounds import CONFIDENCE, epsilon_estimate, epsilon_lower_boun
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.privacy.canary import canary_layout, cosines
 
-FEWEST = 10  # on either side, for numbers that say anything
+FEWEST = 10  # canaries that take part, and as many that do not
 
 
 def audit_canaries(run: LoadedRun) -> dict[str, Any]:

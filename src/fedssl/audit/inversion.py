@@ -38,7 +38,7 @@ NOISE = 1.0  # noise multiplier of a run that has none
 
 @dataclass(frozen=True)
 class Observed:
-    """What somebody sees of an update.
+    """What an observer sees of an update.
 
     Attributes:
         name: `upload`, `sum` or `noise`.

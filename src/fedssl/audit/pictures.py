@@ -1,4 +1,4 @@
-"""The pictures of an audit, for people who read no formulas."""
+"""The pictures of an audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SHOWN = 8  # views in a row
-# Two groups and a line, told apart by colour-blind readers too.
+# Two groups and a line, distinguishable for colour-blind readers.
 ONE, OTHER, LINE = "#332288", "#cc6677", "#999999"
 ROWS = {
     "truth": "what the client\ntrained on",

@@ -230,7 +230,7 @@ class RoundLoop:
         try:
             upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
             measured = aggregate.add(upload)
-            self.guard.hear(upload)
+            self.guard.record(upload)
             upload.values |= measured | mean_by_kind(measured.get("angles", {}), self.kinds, "angle")
         except (RunError, ValueError) as error:  # no such cluster, a value beyond 16 bits, no mass
             return str(error)

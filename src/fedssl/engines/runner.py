@@ -150,7 +150,7 @@ class ClientRunner:
             seed=config.seed,
             model=self.model,
             objective=config.objective,
-            images=self.federation.images_of(self.canaries.lends(task.client), config, task.round),
+            images=self.federation.images_of(self.canaries.image_owner(task.client), config, task.round),
             views=self.views,
             config=config.train,
             device=self.device,

@@ -40,7 +40,7 @@ class Release:
 
 @dataclass
 class Ledger:
-    """What was released, and how often: all that the accountant needs to know."""
+    """What was released, and how often."""
 
     releases: dict[Release, int] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Canary clients (Andrew et al. 2023): clients whose updates are random vectors that an audit looks for.
+"""Canary clients (Andrew et al. 2023): clients with random updates that an audit looks for.
 
 A fair coin decides for each canary whether it takes part at all. How well the final model tells those that
 did from those that did not is a lower bound on ε (`fedssl audit`).
@@ -42,8 +42,8 @@ class Canaries:
         """Whether a client is a canary."""
         return client >= self.clients
 
-    def lends(self, client: int) -> int:
-        """Whose images a client trains on; a canary borrows those of another, to have an update as long."""
+    def image_owner(self, client: int) -> int:
+        """The client whose images a client trains on; a canary uses those of another client."""
         return client % self.clients
 
     def without_absent(self, sampled: Iterable[int]) -> list[int]:
@@ -75,7 +75,7 @@ class Canaries:
             trained: the same tensors after training.
             statistics: names of normalisation statistics; they stay as received.
             clip: the largest norm of an update, which a canary makes full use of; None: as long as the
-                update of the client whose images it borrows.
+                update of the client whose images it uses.
         """
         layout = canary_layout(received, statistics)
         old = layout.flatten(received)

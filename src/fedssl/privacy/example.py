@@ -2,7 +2,7 @@
 
 In every step each image is drawn with the same probability, the gradient of each is shortened to
 `privacy.clip`, and noise is added to their sum. The guarantee holds for one image of a client, against
-everybody who sees what the client uploads.
+anyone who sees what the client uploads.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class ExampleTrainer:
         release, steps = sampling(
             len(client.images), client.config.batch_size, client.config.epochs, self.privacy.noise
         )
-        told = self._spend(client, release, steps)
+        values = self._spend(client, release, steps)
         client.objective.before_round(client.model)
         with per_image_gradients(client.model, client.objective.trained(client.model)) as trained:
             views = self._train(client, trained, release.rate, steps)
-        return Training(0.0, steps, views, told)
+        return Training(0.0, steps, views, values)
 
     def _spend(self, client: Client, release: Release, steps: int) -> dict[str, float]:
         """Write the round into the client's ledger before it trains; a spent budget ends its part."""
@@ -90,10 +90,10 @@ class ExampleTrainer:
                 f"privacy.epsilon is {budget:g}"
             )
         self.spent.add(client.round, release, steps)
-        told = {"epsilon": epsilon}
+        values = {"epsilon": epsilon}
         if budget:
-            told["epsilon_next"] = after.after(release, steps).epsilon(delta)
-        return told
+            values["epsilon_next"] = after.after(release, steps).epsilon(delta)
+        return values
 
     def _train(self, client: Client, trained: list[nn.Parameter], rate: float, steps: int) -> int:
         model, objective, config = client.model, client.objective, client.config
@@ -116,7 +116,7 @@ class ExampleTrainer:
                 batch = make_batch(client, torch.from_numpy(positions), draws, loss_draws)
                 loss_of(batch).backward()  # type: ignore[no-untyped-call]
                 views += len(batch.views) * len(positions)
-            else:  # nobody was drawn: noise alone
+            else:  # no image was drawn: noise alone
                 for parameter in trained:
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))  # type: ignore[attr-defined]
             private.pre_step()
@@ -231,7 +231,7 @@ def composite_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def check_training(config: Config) -> None:
-    """Raise a ConfigError for a method, an objective, or settings of training, that DP-SGD cannot have."""
+    """Raise a ConfigError for methods, objectives and settings that DP-SGD does not support."""
     method, objective, train = config.method, config.objective, config.train
     if objective.couples:
         raise ConfigError(

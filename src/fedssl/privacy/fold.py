@@ -16,7 +16,7 @@ from fedssl.privacy.grid import Floats
 from fedssl.privacy.secure.client import add_noise
 from fedssl.privacy.secure.server import Summed
 from fedssl.privacy.secure.words import Parcel
-from fedssl.privacy.terms import TOLD, Terms
+from fedssl.privacy.terms import REPORTED, Terms
 from fedssl.privacy.update import KEYS, WITHIN, clipped, slack
 from fedssl.state import State, Upload
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from fedssl.aggregation.angles import Comparison
 
 FLOOR = 0.01  # of its last value, below which noise does not push a variance
-WORST = 1e-3  # an error of rounding beyond which a sum is of no use
+WORST = 1e-3  # largest error of rounding that is accepted
 
 
 class Guarded(Rule):
-    """A rule whose uploads go through a sum that was made for the round."""
+    """A rule whose uploads are added by the fold of the round."""
 
     _fold: Any = PrivateAttr(None)
 
@@ -58,14 +58,14 @@ class SumFold(Fold):
     def __init__(self, terms: Terms, previous: State, clip: float, rule: ScaledSum) -> None:
         self.terms, self.previous, self.clip, self.rule = terms, previous, clip, rule
         self.report: dict[int, dict[str, Any]] = {}
-        self.keys: dict[int, bytes] = {}  # of clients whose masked integers are still to come
+        self.keys: dict[int, bytes] = {}  # of clients that send masked integers later
         self.grid = terms.grid(clip)
         numbers = len(terms.number_grids())
         self.total = Parcel.zeros(terms.layout.size, numbers, self.grid.bits)
         self.missing_noise = 1.0  # part of the variance that the server has to add
 
     def add(self, upload: Upload) -> None:
-        """Add an upload, or take note of the keys of a client whose integers are to follow."""
+        """Add an upload, or record the keys of a client that sends its integers later."""
         if self.terms.privacy.secure:
             self.keys[upload.client] = bytes(upload.state[KEYS].tolist())
         else:
@@ -117,8 +117,8 @@ def bounded_parcel(terms: Terms, update: Floats, clip: float) -> Parcel:
 class NoisyFold(SumFold):
     """The mean of bounded updates with Gaussian noise.
 
-    The sum is divided by the number of clients that are expected, not by the number that came: that would
-    tell who was there.
+    The sum is divided by the number of clients that are expected, not by the number that took part, which
+    ε does not cover.
 
     Args:
         noise_key: where the server's noise comes from, 32 bytes.
@@ -161,7 +161,7 @@ class WeightedFold(SumFold):
     """The rule's own sum, of clients that have scaled their layers themselves.
 
     Attributes:
-        means: of the numbers that clients tell, over images.
+        means: of the values that clients report, over images.
         error: the largest error that rounding can have made in a parameter.
     """
 
@@ -176,7 +176,7 @@ class WeightedFold(SumFold):
         layout, previous = self.terms.layout, self._prepared()
         names, numbers = list(layout.shapes), self.terms.decode_numbers(self.total.numbers)
         masses = dict(zip(names, numbers[: len(names)], strict=True))
-        self._tell(numbers[len(names) :])
+        self._read_means(numbers[len(names) :])
         change, new = self.grid.decode(self.total.tensors), {}
         for name, part in layout.slices().items():
             if masses[name] <= 0:
@@ -192,11 +192,11 @@ class WeightedFold(SumFold):
             )
         return new
 
-    def _tell(self, numbers: Floats) -> None:
-        told = dict(zip(TOLD, numbers, strict=True))
-        images = told.pop("images")
-        self.views = round(told.pop("views") * self.terms.images)
-        self.means = {name: float(total / images) for name, total in told.items()} if images > 0 else {}
+    def _read_means(self, numbers: Floats) -> None:
+        means = dict(zip(REPORTED, numbers, strict=True))
+        images = means.pop("images")
+        self.views = round(means.pop("views") * self.terms.images)
+        self.means = {name: float(total / images) for name, total in means.items()} if images > 0 else {}
 
 
 def fold_for(terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_key: bytes) -> SumFold:

@@ -1,4 +1,4 @@
-"""Numbers as integers: sums are exact, whatever their order, and can be masked.
+"""Numbers as integers: sums are exact in any order, and can be masked.
 
 A number is rounded to the nearest multiple of a step. Integers wrap around at 2^bits, so that a sum is right
 as long as the result itself fits; the step is chosen so that it does.

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from fedssl.config import Config
 
 
-EPSILON = "privacy/epsilon"  # the largest that a client has told, among the numbers of the server
+EPSILON = "privacy/epsilon"  # the largest that a client has reported, among the values of the server
 
 
 class Guard:
     """A run without privacy settings: everything stays as it is."""
 
-    withholds = False  # whether the server is told nothing about single clients
-    hides_loss = False  # whether clients keep their losses, for these are not covered by ε
+    withholds = False  # whether the server learns nothing about single clients
+    hides_loss = False  # whether clients keep their losses, which ε does not cover
 
     def sample(self, number: int) -> list[int] | None:
         """The clients of a round; None: as many as `participation` says."""
@@ -51,23 +51,23 @@ class Guard:
         return tools
 
     def expected(self, model: State) -> State | None:
-        """What uploads look like; None: like the model."""
+        """Names, shapes and types of an upload; None: those of the model."""
         return None
 
-    def hear(self, upload: Upload) -> None:
-        """Take note of what a client says of its own account."""
+    def record(self, upload: Upload) -> None:
+        """Record the ε that a client reports."""
 
     def collect(self, ask: Ask) -> dict[int, str]:
-        """Get the integers that clients have announced; why clients were lost, by client."""
+        """Collect the integers of the clients; returns why clients were lost, by client."""
         return {}
 
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
-        """End a round; the next state, numbers for metrics.jsonl, and why the run has to stop here."""
+        """End a round; returns the next state, numbers for metrics.jsonl, and why the run has to stop."""
         return server, {}, ""
 
 
 class ExampleGuard(Guard):
-    """A run whose clients hide their images themselves, and each say what they have spent.
+    """A run with `privacy.mode=example`: clients add noise themselves and report the ε they have spent.
 
     Args:
         budget: `privacy.epsilon`.
@@ -77,16 +77,16 @@ class ExampleGuard(Guard):
 
     def __init__(self, budget: float) -> None:
         self.budget = budget
-        self.heard: list[tuple[float, float]] = []
+        self.reported: list[tuple[float, float]] = []
 
-    def hear(self, upload: Upload) -> None:
-        self.heard.append((upload.values.get("epsilon", math.inf), upload.values.pop("epsilon_next", 0.0)))
+    def record(self, upload: Upload) -> None:
+        self.reported.append((upload.values.get("epsilon", math.inf), upload.values.pop("epsilon_next", 0.0)))
 
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
         """ε of the client that has spent most; the run ends before the first would exceed the budget."""
-        spent = max([server.values.get(EPSILON, 0.0), *(epsilon for epsilon, _ in self.heard)])
-        following = max((each for _, each in self.heard), default=0.0)
-        self.heard.clear()
+        spent = max([server.values.get(EPSILON, 0.0), *(epsilon for epsilon, _ in self.reported)])
+        following = max((each for _, each in self.reported), default=0.0)
+        self.reported.clear()
         server = replace(server, values={**server.values, EPSILON: spent})
         return server, {"epsilon": spent}, over_budget(following, self.budget)
 
@@ -99,7 +99,7 @@ def over_budget(following: float, budget: float) -> str:
 
 
 class SumGuard(Guard):
-    """A run whose uploads are only ever summed: with noise, in secret, or both.
+    """A run whose uploads are only summed: with noise, by secure aggregation, or both.
 
     Args:
         config: the run's config.
@@ -123,7 +123,7 @@ class SumGuard(Guard):
         return [int(client) for client in (drawn <= self.terms.rate).nonzero()[0]]
 
     def fewest(self, selected: int, min_clients: int) -> int:
-        """A round for which nobody was drawn goes on: that it is empty must not show."""
+        """A round without sampled clients goes on: the number of clients must not show."""
         return min(selected, min_clients) if self.terms.privacy.by_client else min_clients
 
     def send(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
@@ -147,9 +147,9 @@ class SumGuard(Guard):
             if not is_counter(old)
         }
 
-    def hear(self, upload: Upload) -> None:
+    def record(self, upload: Upload) -> None:
         if self.examples is not None:
-            self.examples.hear(upload)
+            self.examples.record(upload)
 
     def collect(self, ask: Ask) -> dict[int, str]:
         fold, privacy = self.fold, self.terms.privacy
@@ -178,15 +178,15 @@ class SumGuard(Guard):
     def _spend(
         self, server: ServerState, fold: NoisyFold, numbers: dict[str, float]
     ) -> tuple[ServerState, dict[str, float], str]:
-        """Write the round into the ledger, and see whether the budget allows another one."""
+        """Add the round to the ledger, and check whether the budget allows another one."""
         privacy = self.terms.privacy
         ledger = Ledger.read(server.values).after(self.terms.release)
         values = {**server.values, **ledger.values()}
         values |= {CLIP: fold.next_clip} if privacy.quantile else {}
         numbers["epsilon"] = ledger.epsilon(privacy.delta)
-        return replace(server, values=values), numbers, self._spent(ledger)
+        return replace(server, values=values), numbers, self._over_budget(ledger)
 
-    def _spent(self, ledger: Ledger) -> str:
+    def _over_budget(self, ledger: Ledger) -> str:
         privacy = self.terms.privacy
         if not privacy.epsilon:
             return ""

@@ -44,7 +44,7 @@ class PrivacyConfig(Options):
     )
     random: Literal["auto", "seed", "secret"] = Field(
         "auto",
-        description="where noise and sampling come from: the seed (repeatable, and whoever knows the seed "
+        description="where noise and sampling come from: the seed (repeatable, but anyone with the seed "
         "can remove the noise) or a random secret of this run; auto: secret at sites, else seed",
     )
     secure: bool = Field(

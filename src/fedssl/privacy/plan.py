@@ -18,7 +18,7 @@ BUDGETS = (1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
-class Course:
+class Releases:
     """What a run releases.
 
     Attributes:
@@ -64,31 +64,31 @@ def plan(config: Config, clients: int = 0, images: int = 0) -> Plan:
     Returns:
         ε by noise multiplier and number of rounds, and the noise that budgets need.
     """
-    course = _by_example(config, images) if config.privacy.by_example else _by_client(config, clients)
-    rate, each, delta, last = course.rate, course.each, config.privacy.delta, config.rounds
+    releases = _by_example(config, images) if config.privacy.by_example else _by_client(config, clients)
+    rate, each, delta, last = releases.rate, releases.each, config.privacy.delta, config.rounds
     rounds = sorted({max(1, last // 2), last, 2 * last})
     rows = [
         [noise, *(epsilon(rate, noise, each * count, delta) for count in rounds)] for noise in _noises(config)
     ]
     here = [(row[0], row[1 + rounds.index(last)]) for row in rows]
     return Plan(
-        f"{course.words}, δ = {delta:g}",
+        f"{releases.words}, δ = {delta:g}",
         ["noise", *(f"{count:,} rounds" if count > 1 else "1 round" for count in rounds)],
         rows,
         {budget: _between(here, budget, rate, each * last, delta) for budget in _budgets(config)},
-        course.shared,
+        releases.shared,
     )
 
 
-def _by_client(config: Config, clients: int) -> Course:
+def _by_client(config: Config, clients: int) -> Releases:
     clients = clients or _count(config)
     per_round = config.participation.size(clients)
     rate = per_round / clients
     words = f"{clients:,} clients, {per_round:,} per round (each with probability {rate:.3g})"
-    return Course(rate, 1, per_round, words)
+    return Releases(rate, 1, per_round, words)
 
 
-def _by_example(config: Config, images: int) -> Course:
+def _by_example(config: Config, images: int) -> Releases:
     """A client that takes part in every round."""
     if not images:
         raise ConfigError(
@@ -101,11 +101,11 @@ def _by_example(config: Config, images: int) -> Course:
         f"{images:,} images at a client, {min(train.batch_size, images):,} per step (each with probability "
         f"{release.rate:.3g}), {steps:,} steps per round"
     )
-    return Course(release.rate, steps, min(train.batch_size, images), words)
+    return Releases(release.rate, steps, min(train.batch_size, images), words)
 
 
 def _count(config: Config) -> int:
-    """Clients of the config, if it says how many."""
+    """The number of clients in the config."""
     sites = getattr(config.engine, "sites", ())
     found = len(sites) or getattr(config.partition, "clients", 0)
     if not found:
@@ -125,7 +125,7 @@ def _budgets(config: Config) -> list[float]:
 def _between(
     known: Sequence[tuple[float, float]], budget: float, rate: float, count: int, delta: float
 ) -> float:
-    """The noise of a budget; what is known already says where to look."""
+    """The noise of a budget, searched for between values that are known already."""
     low = max((noise for noise, spent in known if spent > budget), default=0.0)
     high = min((noise for noise, spent in known if spent <= budget), default=0.0)
     return noise_for(budget, rate, count, delta, low, high or None)

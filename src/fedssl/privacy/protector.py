@@ -17,7 +17,15 @@ from fedssl.privacy.secure.client import SecureClient
 from fedssl.privacy.secure.words import Parcel
 from fedssl.privacy.stream import derive_key, run_secret
 from fedssl.privacy.terms import Terms
-from fedssl.privacy.update import KEYS, WITHIN, bounded_update, clipped, told, weighted_update, withheld
+from fedssl.privacy.update import (
+    KEYS,
+    WITHIN,
+    bounded_update,
+    clipped,
+    reported_values,
+    weighted_update,
+    withheld,
+)
 from fedssl.state import State, Upload
 
 if TYPE_CHECKING:
@@ -51,8 +59,8 @@ class Protector:
             views: views that it has trained on.
 
         Returns:
-            A bounded difference, or two public keys if the integers are to follow masked; without the numbers
-            that would tell of its images.
+            A bounded difference, or two public keys if the integers are to follow masked; without the
+            values that depend on its images.
 
         Raises:
             ValueError: if the update is not finite or has a number beyond `privacy.bound`.
@@ -62,7 +70,9 @@ class Protector:
         rule = terms.rule_at(self.config.aggregation, round)
         if not privacy.by_client:
             update, masses = weighted_update(terms, rule, previous, upload)
-            numbers = terms.encode_numbers(np.array([*masses.values(), *told(terms, upload, views)]))
+            numbers = terms.encode_numbers(
+                np.array([*masses.values(), *reported_values(terms, upload, views)])
+            )
             parcel = Parcel(terms.grid(privacy.clip).encode(update), numbers)
             return withheld(upload, self._announce(upload.client, round, parcel))
         clip = terms.clip(values)
@@ -111,6 +121,6 @@ class Protector:
 
 
 def is_secret(config: Config) -> bool:
-    """Whether nobody can repeat the noise of a run, and so remove it."""
+    """Whether noise comes from a random secret, so that it cannot be repeated and removed."""
     random = config.privacy.random
     return random == "secret" or (random == "auto" and not config.engine.sees_clients)

@@ -1,4 +1,4 @@
-"""Which settings cannot be had together, and what to set instead.
+"""Which settings cannot be combined, and what to set instead.
 
 A guarantee holds for what it was computed for. Whatever would tell the server more, or needs to see a single
 upload, is refused before the run begins.
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from fedssl.config import Config
     from fedssl.methods.method import Aggregate
 
-# What a user of a method whose server sees single uploads can do instead.
+# Alternatives to methods whose server sees single uploads.
 INSTEAD = {
     "fedema": "; with a fixed method.scaler, or method.divergence=reference-code, it does not",
     "featarc": "; method.name=fedavg has one global model",
 }
-BOUNDED = (LDawa, MDawa)  # rules whose factor is a cosine and whose clients all count the same
+BOUNDED = (LDawa, MDawa)  # rules with a cosine as factor, in which all clients count the same
 
 
 def check_config(config: Config) -> None:
-    """Raise a ConfigError for settings that do not go together, as far as the config alone shows."""
+    """Raise a ConfigError for settings that cannot be combined, as far as the config alone shows."""
     privacy = config.privacy
     if privacy.mode != "none":
         require_accountant(f"privacy.mode={privacy.mode}")
@@ -175,7 +175,7 @@ def _check_canaries(config: Config) -> None:
         )
     if not isinstance(config.aggregation, ScaledSum):
         raise ConfigError(
-            f"aggregation.name={config.aggregation.name} is no weighted mean: what canaries show in it says "
+            f"aggregation.name={config.aggregation.name} is not a weighted mean: canaries in it say "
             "little about ε; use fedavg or another rule that sums"
         )
 
@@ -184,7 +184,7 @@ def _check_canaries(config: Config) -> None:
 
 
 def check_terms(config: Config, terms: Terms, aggregate: Aggregate, clusters: bool) -> None:
-    """Raise a ConfigError for what shows only with the model and the number of clients.
+    """Raise a ConfigError for what depends on the model and the number of clients.
 
     Args:
         config: the run's config.
@@ -250,7 +250,7 @@ def _check_budget(terms: Terms, rounds: int) -> None:
 
 
 def _check_grid(terms: Terms) -> None:
-    """Rounding must not eat up the clipping norm."""
+    """Rounding must take only a small part of the clipping norm."""
     clip = terms.privacy.clip
     lost = slack(terms.grid(clip).step, terms.layout.size) / clip
     if lost > 0.01:
@@ -261,7 +261,7 @@ def _check_grid(terms: Terms) -> None:
 
 
 def _check_small_rounds(terms: Terms, rounds: int) -> None:
-    """Rounds in which nothing is summed tell that they were small: their chance counts against δ."""
+    """Rounds in which nothing is summed reveal that they were small: their probability counts against δ."""
     from scipy.stats import binom
 
     chance = rounds * float(binom.cdf(FEWEST - 1, terms.clients - 1, terms.rate))

@@ -1,7 +1,7 @@
 """Random numbers from a key: noise, sampling and masks (AES-256 in counter mode).
 
 A run's secret is a key from which the keys for every round and purpose are derived. With it a resumed run
-draws the same numbers again; without it nobody can.
+draws the same numbers again; without it they cannot be repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run_secret(secret: bool, seed: int, file: Path) -> bytes:
     Args:
         secret: whether a random one is kept in `file`; if not, it is derived from the seed.
         seed: the seed of the run.
-        file: where a random secret is kept; made if it is missing, for the owner's eyes alone.
+        file: where a random secret is kept; created if it is missing, readable by its owner only.
 
     Returns:
         32 bytes.

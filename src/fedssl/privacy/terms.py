@@ -20,9 +20,9 @@ CLIP = "privacy/clip"  # the norm in force, among the numbers of the server and 
 ROOM = 10.0  # standard deviations of the noise that fit beside the sum
 IMAGES = 1 << 20  # masses are measured in units of so many images unless participation.max_images says less
 LARGEST_MASS = 1024.0  # of other masses
-# Numbers that are summed beside the tensors, and so reach the server as means only.
-TOLD = ("images", "views", "loss", "divergence", "drift")
-LARGEST_TOLD = float(1 << 20)
+# Values that are summed with the tensors, so that the server learns only their means.
+REPORTED = ("images", "views", "loss", "divergence", "drift")
+LARGEST_REPORTED = float(1 << 20)
 LEARNING_RATE = 0.2  # of the clipping norm's logarithm (Andrew et al. 2021, §3)
 
 
@@ -109,7 +109,9 @@ class Terms:
             quantile = Grid.fit(0.5, self.most, 64, ROOM * self.quantile_noise)
             return [quantile] if self.privacy.quantile else []
         masses = Grid.fit(LARGEST_MASS, self.most, 64)
-        return [masses] * len(self.layout.shapes) + [Grid.fit(LARGEST_TOLD, self.most, 64)] * len(TOLD)
+        return [masses] * len(self.layout.shapes) + [Grid.fit(LARGEST_REPORTED, self.most, 64)] * len(
+            REPORTED
+        )
 
     def encode_numbers(self, values: Floats) -> Words:
         grids = self.number_grids()
@@ -138,7 +140,7 @@ class Terms:
         return {name: 1.0 if name in ruled and not by_samples else self.images for name in self.layout.shapes}
 
     def rule_at(self, rule: ScaledSum, round: int) -> ScaledSum:
-        """The rule in force in a round. Noise is added to moments: a noisy mean of variances is none."""
+        """The rule in force in a round. Noise is added to moments, since it could make variances negative."""
         if self.privacy.by_client:
             rule = rule.model_copy(update={"statistics": "pooled"})
         return rule.at(round)

@@ -13,12 +13,12 @@ from fedssl.aggregation.angles import Reference
 from fedssl.aggregation.fedavg import FedAvg
 from fedssl.aggregation.scaled_sum import ScaledSum
 from fedssl.privacy.grid import Floats
-from fedssl.privacy.terms import LARGEST_TOLD, TOLD, Terms
+from fedssl.privacy.terms import LARGEST_REPORTED, REPORTED, Terms
 from fedssl.state import State, Upload
 
 KEYS = "public keys"  # the one tensor of an upload whose integers follow, masked
 WITHIN = "privacy/within"  # whether the update was shorter than the clipping norm
-TOLD_TO_ALL = ("epsilon", "epsilon_next", "memory_lost")  # numbers that say nothing about images
+PUBLIC = ("epsilon", "epsilon_next", "memory_lost")  # values that do not depend on images
 
 
 # --- client-level differential privacy --------------------------------------------------------------
@@ -72,9 +72,9 @@ def slack(step: float, size: int) -> float:
 
 
 def withheld(upload: Upload, state: State, values: Mapping[str, float] | None = None) -> Upload:
-    """The upload without the numbers that would tell of its images: their count, the loss, distances."""
-    told = {name: upload.values[name] for name in TOLD_TO_ALL if name in upload.values}
-    return replace(upload, state=state, num_samples=1, loss=0.0, values={**told, **(values or {})})
+    """The upload without the values that depend on its images: their number, the loss, distances."""
+    public = {name: upload.values[name] for name in PUBLIC if name in upload.values}
+    return replace(upload, state=state, num_samples=1, loss=0.0, values={**public, **(values or {})})
 
 
 # --- secure aggregation without noise -----------------------------------------------------------------
@@ -99,11 +99,11 @@ def weighted_update(
     return vector, {name: masses[name] / units[name] for name in layout.shapes}
 
 
-def told(terms: Terms, upload: Upload, views: int) -> list[float]:
+def reported_values(terms: Terms, upload: Upload, views: int) -> list[float]:
     """Numbers for metrics.jsonl, weighted so that their sums are means over images."""
     images = upload.num_samples / terms.images
     numbers = {"loss": upload.loss, **upload.values}
     found = {"images": images, "views": views / terms.images}
-    for name in TOLD[2:]:
+    for name in REPORTED[2:]:
         found[name] = images * float(numbers.get(name, 0.0))
-    return [max(-LARGEST_TOLD, min(LARGEST_TOLD, found[name])) for name in TOLD]
+    return [max(-LARGEST_REPORTED, min(LARGEST_REPORTED, found[name])) for name in REPORTED]

@@ -32,13 +32,14 @@ class JournalListener(Listener):
 
     def round(self, line: dict[str, Any]) -> None:
         clients = line["clients"]
+        known = all("images" in client for client in clients)  # privacy settings withhold them
         emit(
             "round",
             round=line["round"],
             rounds=self._rounds,
             sites=len(clients),
             of=len(self._sites),
-            images=sum(client["images"] for client in clients),
+            **({"images": sum(client["images"] for client in clients)} if known else {}),
             seconds=line["seconds"],
             **({"loss": line["loss"]} if "loss" in line else {}),
             **({"knn": line["probe"]["knn"]} if "knn" in line.get("probe", {}) else {}),

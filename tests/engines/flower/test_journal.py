@@ -11,11 +11,14 @@ from tests.engines.flower.test_grid import BASE, a_site
 
 import fedssl
 from fedssl.engines.flower import client, journal
+from fedssl.engines.flower.client import report_round
 from fedssl.engines.flower.journal import MARK, VARIABLE, Output, describe, emit
 from fedssl.engines.flower.versions import versions
+from fedssl.engines.tasks import Outcome
 from fedssl.errors import RunError
 from fedssl.listener import RunInfo
 from fedssl.report.journal import JournalListener
+from fedssl.state import Upload
 
 AT_A_SITE = {
     "event": "round",
@@ -118,6 +121,22 @@ def test_the_server_reports_rounds_and_failures_by_the_names_of_sites(monkeypatc
     assert "round 3 of 5, 1 of 2 sites, 30 images, 2.0 s, loss 1.5, received 2 KB, sent 4 KB" in text
     assert "berlin left out: too late" in text
     assert text.count("paris: 1 image cannot be read") == 1
+
+
+def test_a_round_whose_clients_withhold_their_numbers(monkeypatch, capsys) -> None:
+    """With privacy settings the server does not learn numbers of images, and sites send no loss."""
+    monkeypatch.setenv(VARIABLE, "1")
+    clients = [{"client": 0, "seconds": 1.0}, {"client": 1, "seconds": 2.0}]
+    JournalListener().round({"round": 3, "seconds": 2.0, "clients": clients, "failed": []})
+    upload = Upload(0, {}, 1)
+    text = {"round": 3, "config": {"rounds": 5, "privacy": {"mode": "none", "secure": True}}}
+    report_round(text, Outcome(0, upload, seconds=2.0), 2000, 4000)
+    shown: list[str] = []
+    output = Output(write=shown.append)
+    for line in capsys.readouterr().out.splitlines():
+        output.line(line)
+    assert shown[0].endswith("round 3 of 0, 2 of 0 sites, 2.0 s")
+    assert shown[1].endswith("round 3 of 5, 2.0 s, received 2 KB, sent 4 KB")
 
 
 @pytest.mark.parametrize("name", ["fedssl", "PyTorch", "config schema"])

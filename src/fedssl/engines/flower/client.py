@@ -61,13 +61,17 @@ def report_round(text: Mapping[str, Any], outcome: Outcome, received: int, sent:
     if outcome.failure or outcome.upload is None:
         emit("failed", "warning", who=f"round {number}: this site was", reason=outcome.failure)
         return
+    privacy, upload = text["config"].get("privacy", {}), outcome.upload
+    withheld = privacy.get("secure") or privacy.get("mode") == "client"
+    values: dict[str, Any] = {} if withheld else {"images": upload.num_samples}
+    if not withheld and privacy.get("mode") != "example":
+        values["loss"] = upload.loss
     emit(
         "round",
         round=number,
         rounds=text["config"].get("rounds", number),
-        images=outcome.upload.num_samples,
         seconds=outcome.seconds,
-        loss=outcome.upload.loss,
+        **values,
         received=received,
         sent=sent,
     )

@@ -91,7 +91,8 @@ def _round(line: Mapping[str, Any]) -> str:
     """round 3 of 20, 412 images, 14 s, loss 4.1, sent 2.6 MB."""
     parts = [f"round {line['round']} of {line['rounds']}"]
     parts += [f"{line['sites']} of {line['of']} sites"] if "sites" in line else []
-    parts += [f"{line['images']:,} images", _seconds(line["seconds"])]
+    parts += [f"{line['images']:,} images"] if "images" in line else []
+    parts += [_seconds(line["seconds"])]
     parts += [f"loss {line['loss']:.4g}"] if "loss" in line else []
     parts += [f"kNN {line['knn']:.1%}"] if "knn" in line else []
     parts += [f"kNN at sites {line['site_knn']:.1%}"] if "site_knn" in line else []

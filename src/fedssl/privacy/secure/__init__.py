@@ -1,4 +1,4 @@
-"""Secure aggregation (Bonawitz et al., CCS 2017): the server learns the sum of what clients send, no more.
+"""Secure aggregation (Bonawitz et al., CCS 2017): the server learns only the sum of what clients send.
 
 Four exchanges between the server and the clients of a round, after training:
 

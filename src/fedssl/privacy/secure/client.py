@@ -1,7 +1,7 @@
 """A client's part of secure aggregation. Its secrets are in a folder of its own until they are used.
 
 Every exchange is answered once and in order: a client that masked the same numbers twice, or revealed both
-the seed and the key of a peer, would give away what the masks hide.
+the seed and the key of a peer, would reveal what the masks hide.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedssl.privacy.secure import crypto
 from fedssl.privacy.secure.words import Parcel
 from fedssl.privacy.stream import Stream
 
-FEWEST = 3  # clients of a sum: of two, each would learn the other's part from the result
+FEWEST = 3  # clients of a sum: with two, each could compute the other's part from the result
 STAGES = ("keys", "share", "mask", "unmask")
 
 
 class Refused(Exception):
-    """What a client does not answer; its text says why."""
+    """A request that a client does not answer, with the reason."""
 
 
 class SecureClient:
@@ -69,7 +69,7 @@ class SecureClient:
         return announced
 
     def answer(self, stage: str, data: bytes) -> bytes:
-        """Answer one exchange; `Refused` if it comes out of order or asks for what must not be told."""
+        """Answer one exchange; `Refused` if it comes out of order or asks for what must stay secret."""
         answers: dict[str, Callable[[dict[str, Any], Any], bytes]] = {
             "share": self._share,
             "mask": self._mask,

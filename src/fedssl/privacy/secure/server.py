@@ -74,7 +74,7 @@ class SecureSum:
         return Summed(self.total, counted, len(shared), self.lost)
 
     def _share(self, keys: Mapping[int, bytes]) -> dict[int, dict[str, str]]:
-        """What each client has encrypted for the others."""
+        """Collect what each client has encrypted for the others."""
         announced = {str(client): key.hex() for client, key in sorted(keys.items())}
         question = json.dumps({"threshold": self.threshold, "keys": announced}).encode()
         found: dict[int, dict[str, str]] = {}
@@ -88,7 +88,7 @@ class SecureSum:
         return found
 
     def _mask(self, shared: Mapping[int, dict[str, str]]) -> list[int]:
-        """Add up what clients send; whose integers are in the sum."""
+        """Add up what clients send; returns the clients in the sum."""
         questions = {
             client: json.dumps(
                 {str(peer): shared[peer][str(client)] for peer in sorted(shared) if peer != client}
@@ -135,7 +135,9 @@ class SecureSum:
         """Take off the masks that others had agreed on with a client that is lost."""
         own = crypto.load_private(secret)
         if crypto.public_bytes(own) != keys[client][crypto.PUBLIC :]:
-            raise RunError(f"secure aggregation: the shares of client {client}'s key are not genuine")
+            raise RunError(
+                f"secure aggregation: the shares of client {client}'s key do not match its public one"
+            )
         for peer in counted:
             sign = 1 if peer < client else -1  # as the peer has added it
             self.total.mask(crypto.pair_mask(own, keys[peer][crypto.PUBLIC :]), -sign)
