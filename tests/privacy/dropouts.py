@@ -25,7 +25,7 @@ import fedssl
 from fedssl.config import load
 from fedssl.privacy.secure.client import SecureClient
 from fedssl.privacy.secure.words import Parcel
-from fedssl.storage import load_tensors
+from fedssl.tensorfile import load_tensors
 from tests.engines.flower.processes import Sites
 from tests.privacy.dies import DIES
 from tests.small import SMALL
