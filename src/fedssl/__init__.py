@@ -1,11 +1,11 @@
 """Learn one visual encoder from unlabeled images that never leave their owners.
 
-What most programs need:
+Main entry points:
 
-- `run(...)` trains a federation and returns a `Run`; `resume(path)` continues one that was stopped.
+- `run(...)` trains a federation and returns a `Run`; `resume(path)` continues a stopped run.
 - `Run(path)` opens the directory of a run: its encoder, metrics, result and probes.
 - `data.partition(labels, ...)` splits a data set among clients.
-- `aggregation.build(name, ...)` makes a server rule; `Upload` is what the rule aggregates.
+- `aggregation.build(name, ...)` builds a server rule, which aggregates `Upload`s.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fedssl.listener import Listener
     from fedssl.state import Upload
 else:
-    # Import PyTorch only when something that needs it is asked for: `fedssl --help` answers at once. Type
+    # Import PyTorch only when a name that needs it is used, so that `fedssl --help` is fast. Type
     # checkers do not see this function: they would accept any misspelled name.
     _MODULES = {
         "Listener": "fedssl.listener",

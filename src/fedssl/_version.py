@@ -9,12 +9,12 @@ __version__ = "0.1.0"
 
 
 class Change(NamedTuple):
-    """A change of code that alters the numbers of some runs.
+    """A code change that alters the numbers of some runs.
 
     Attributes:
-        version: the version of the numerics that it brought.
-        configs: values of keys that affected runs have, such as {"method.name": "featarc"}; empty: all.
-        why: what changed, as a page says it of the results that are out of date.
+        version: the version of the numerics since this change.
+        configs: config values of affected runs, such as {"method.name": "featarc"}; empty: all.
+        why: the reason shown for results that are out of date.
     """
 
     version: int
@@ -22,7 +22,7 @@ class Change(NamedTuple):
     why: str
 
 
-# Raised by hand: append a change here whenever code alters the bits of a run, and name the runs it affects.
+# Maintained by hand: append a change here whenever code alters the bits of a run, and name the affected runs.
 # Stored results of those runs are then shown as stale, and `fedssl reproduce` trains them again.
 _SCALED = "where a rule scales weights, BatchNorm's statistics are recalibrated before probes"
 _PADPAF = "the networks, label maps and drawn labels of PaDPaF now follow its authors' code"
@@ -52,7 +52,7 @@ NUMERICS = max((change.version for change in CHANGES), default=1)
 def change_since(
     version: int, config: Mapping[str, Any], changes: Sequence[Change] = CHANGES
 ) -> Change | None:
-    """The last change that alters what a run of that version and config (keys with dots) would give today."""
+    """Return the last change after that version that affects runs with this config (keys with dots)."""
     since = [
         change
         for change in changes

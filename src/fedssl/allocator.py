@@ -1,7 +1,7 @@
 """Keep freed memory in the process while it trains.
 
 A training step allocates its activations and frees them. By default the C library returns freed memory to
-the system, and the next step gets it back page by page, filled with zeros. On a CPU this takes more than a
+the system, which zeroes every page again before the next step can use it. On a CPU this takes more than a
 tenth of the step (docs/performance.md).
 """
 

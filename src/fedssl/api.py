@@ -67,17 +67,17 @@ class Run:
         """Evaluate the run.
 
         Args:
-            protocol: a name in `fedssl list protocols`, or a class of yours: "./file.py:Class".
+            protocol: a name in `fedssl list protocols`, or your own class: "./file.py:Class".
             **options: config keys, such as `**{"probe.form": "epochs"}`, and the protocol's own fields as
                 `protocol.KEY`.
 
         Returns:
-            What the protocol found; it is also appended to evaluations.jsonl.
+            The protocol's results, which are also appended to evaluations.jsonl.
         """
         with trusting(self.trust):
             return evaluate(self.directory, protocol, options)
 
-    # --- what people do with it ------------------------------------------------------------------
+    # --- using the run ----------------------------------------------------------------------------
 
     def report(
         self,
@@ -90,8 +90,8 @@ class Run:
         """Write the HTML report.
 
         Args:
-            file: where to; default: report.html in the run's folder.
-            fast: leave out the feature map and the nearest neighbours, which need the images again.
+            file: the output file; default: report.html in the run's folder.
+            fast: skip the feature map and the nearest neighbours, which need the images.
             projection: of the feature map: "tsne", "umap" or "pca".
             centralized: a run on all images in one place (`method="centralized"`), to compare with.
 
@@ -109,10 +109,10 @@ class Run:
         )
 
     def embed(self, images: str | Path, file: str | Path | None = None, *, device: str = "auto") -> Embedded:
-        """Turn the images below a folder into vectors.
+        """Convert the images below a folder to vectors.
 
         Args:
-            images: the folder, of any depth.
+            images: the folder, searched recursively.
             file: also write them to this Parquet file; the vectors are then not kept in memory.
             device: auto, cpu, cuda or mps.
 
@@ -131,9 +131,9 @@ class Run:
         """Find the images most similar to one.
 
         Args:
-            image: what to look for.
-            images: where: a folder, a Parquet file of vectors, or what `embed` returned.
-            count: how many to return.
+            image: the query.
+            images: a folder, a Parquet file of vectors, or the result of `embed`.
+            count: number of results.
             device: auto, cpu, cuda or mps.
 
         Returns:
@@ -155,7 +155,7 @@ class Run:
 
         Args:
             images: a folder CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE.
-            out: a folder for the classifier.
+            out: output folder.
             **options: `labels` (images of each class, 0: all), `how` ("linear" or "full"), `epochs`, `lr`,
                 `seed`, `device`.
 
@@ -230,9 +230,9 @@ def resume(
 
     Args:
         path: the run's folder.
-        rounds: train to this round instead of the last one of the run's config, also if it has finished.
+        rounds: train to this round instead of the last one of the run's config, even if it has finished.
         quiet: print nothing.
-        listeners: callbacks; those that were given to `run` are not stored, so pass them again.
+        listeners: callbacks; those passed to `run` are not stored, so pass them again.
         trust: run Python files that its config names, also those that you have not run before.
     """
     with trusting(trust):
@@ -240,6 +240,6 @@ def resume(
 
 
 def all_listeners(quiet: bool, own: Sequence[Listener] = ()) -> Listener:
-    """The console's and the trackers' listeners, then the user's."""
+    """Return the console's and the trackers' listeners, then the user's."""
     shown: list[Listener] = [] if quiet else [ConsoleListener()]
     return Listeners([*shown, TensorBoard(), WeightsAndBiases(), MLflow(), *own])

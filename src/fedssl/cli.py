@@ -19,7 +19,7 @@ PURPOSE = "Learn one visual encoder from unlabeled images that never leave their
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: done; 1: it could not be done; 2: the command or config is wrong; 130: interrupted."""
+    """Run a command. Exit codes: 0 success, 1 failure, 2 wrong command or config, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return dispatch(words)
@@ -61,7 +61,15 @@ def overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.purpose}" for name, command in COMMANDS.items()]
     return "\n".join(
-        [PURPOSE, "", "usage: fedssl COMMAND …", "", *lines, "", "`fedssl COMMAND --help` says more."]
+        [
+            PURPOSE,
+            "",
+            "usage: fedssl COMMAND …",
+            "",
+            *lines,
+            "",
+            "`fedssl COMMAND --help` lists the options of a command.",
+        ]
     )
 
 
@@ -75,7 +83,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="SECTION",
-        help="this, the keys of a section of the config, or `all` keys",
+        help="show this help, the keys of a config section, or `all` keys",
     )
     parser.add_argument(
         "words", nargs="*", metavar="[CONFIG.toml] key=value", help="a config, then overrides"
@@ -110,17 +118,17 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def next_commands(path: Path, reported: bool, labelled: bool) -> str:
-    """The three commands that most people need after a run.
+    """Return the three most useful commands after a run.
 
     Args:
         path: the run's folder.
-        reported: whether its report has been written.
+        reported: whether its report was written.
         labelled: whether its images have labels to evaluate it with.
     """
     run = shlex.quote(str(path))
     commands = {
         f"fedssl report {run} -o report.html": "a page with curves, clients, feature map and neighbours",
-        f"fedssl eval {run} --protocol knn": "another probe; `fedssl list protocols` shows all",
+        f"fedssl eval {run} --protocol knn": "another probe; `fedssl list protocols` lists all",
         f"fedssl embed {run} IMAGES -o vectors.parquet": "vectors of your images",
         f"fedssl export {run} --to onnx -o encoder": "the encoder for other programs",
         f"fedssl search {run} IMAGE IMAGES": "images similar to one of yours",
@@ -148,7 +156,7 @@ def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
     trust_argument(parser)
     parser.add_argument(
-        "words", nargs="*", metavar="rounds=N", help="train to round N, also if it has finished"
+        "words", nargs="*", metavar="rounds=N", help="train to round N, even if the run has finished"
     )
     _quiet(parser)
 
@@ -159,10 +167,12 @@ def _resume(options: argparse.Namespace) -> None:
     overrides = parse_overrides(options.words)
     for key in overrides:
         if key != "rounds":
-            raise ConfigError(f"{key} cannot change within a run: only rounds; start a new run for the rest")
+            raise ConfigError(
+                f"{key} cannot change within a run; only rounds can. Start a new run for other changes"
+            )
     rounds = overrides.get("rounds", 0)
     if not isinstance(rounds, int) or (overrides and rounds < 1):
-        raise ConfigError(f"rounds={rounds}: a whole number of at least 1 is needed")
+        raise ConfigError(f"rounds={rounds}: must be a whole number of at least 1")
     from fedssl import api
 
     api.resume(options.run, rounds=rounds, quiet=options.quiet)
@@ -182,7 +192,7 @@ def _eval_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protocol",
         default="linear",
-        help="a name in `fedssl list protocols`, or a class of yours: ./file.py:Class (default linear)",
+        help="a name in `fedssl list protocols`, or your own class: ./file.py:Class (default linear)",
     )
     trust_argument(parser)
 
@@ -208,11 +218,11 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="TABLE key=value",
-        help="recipes (see `fedssl list recipes`; none: all of them), then overrides for every row",
+        help="recipes (see `fedssl list recipes`; default: all), then overrides for every row",
     )
     parser.add_argument("--scale", default="smoke", help="smoke, mini, midi or paper (default smoke)")
     parser.add_argument(
-        "--seeds", type=int, metavar="N", help="number of seeds (default 3; with --stored all that there are)"
+        "--seeds", type=int, metavar="N", help="number of seeds (default 3; with --stored: all stored ones)"
     )
     parser.add_argument(
         "--first-seed", type=int, default=0, metavar="S", help="default 0; from 1000 on: for tuning"
@@ -227,12 +237,12 @@ def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
         help="run N cells at once, each in a process with one thread (default 1: one by one)",
     )
     parser.add_argument(
-        "--stored", action="store_true", help="tables and pictures from stored results; trains nothing"
+        "--stored",
+        action="store_true",
+        help="build tables and pictures from stored results, without training",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list what would run, and what it would cost here"
-    )
-    parser.add_argument("--out", default="runs/reproduce", help="where runs and tables go")
+    parser.add_argument("--dry-run", action="store_true", help="list what would run, and the estimated cost")
+    parser.add_argument("--out", default="runs/reproduce", help="folder for runs and tables")
     parser.add_argument(
         "--store", metavar="DIR", help="stored results (default: docs/results/cells in a checkout)"
     )
@@ -265,7 +275,7 @@ def _theory_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", required=True, metavar="FILE.png", help="the picture")
     parser.add_argument("--dimensions", type=int, nargs="+", metavar="d", help="default 100 200 400 800")
     parser.add_argument("--sources", type=int, default=3, metavar="K", help="data sources (default 3)")
-    parser.add_argument("--seed", type=int, default=0, help="of the data (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the data (default 0)")
 
 
 def _theory(options: argparse.Namespace) -> None:
@@ -291,9 +301,7 @@ def _list(options: argparse.Namespace) -> None:
     from fedssl.commands.keys import LISTS
 
     if options.kind is not None and options.kind not in LISTS:
-        raise ConfigError(
-            f"nothing to list by the name {options.kind!r}: {did_you_mean(options.kind, LISTS)}"
-        )
+        raise ConfigError(f"cannot list {options.kind!r}: {did_you_mean(options.kind, LISTS)}")
     for kind in LISTS if options.kind is None else [options.kind]:
         rows = LISTS[kind]()
         width = max((len(name) for name in rows), default=0)
@@ -310,7 +318,9 @@ COMMANDS = {
     **looking.COMMANDS,
     "reproduce": Command("run a table or figure of a paper", _reproduce_arguments, _reproduce),
     "theory": Command(
-        "show, on linear models, why self-supervision is robust to heterogeneity", _theory_arguments, _theory
+        "demonstrate on linear models why self-supervision is robust to heterogeneity",
+        _theory_arguments,
+        _theory,
     ),
     **using.COMMANDS,
     **device.COMMANDS,
@@ -318,7 +328,7 @@ COMMANDS = {
     **privacy.COMMANDS,
     **auditing.COMMANDS,
     **deploying.COMMANDS,
-    "list": Command("show what there is to choose from", _list_arguments, _list),
+    "list": Command("list methods, objectives, data sets and other choices", _list_arguments, _list),
 }
 
 if __name__ == "__main__":

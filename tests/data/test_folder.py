@@ -253,12 +253,12 @@ def test_limit_decodes_only_what_it_takes(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ([], "holds no images"),
-        (["notes.txt"], "holds no images"),
+        ([], "contains no images"),
+        (["notes.txt"], "contains no images"),
         (["a.png", "cat/b.png"], r"1 at depth 1 \(a.png\), 1 at depth 2 \(cat/b.png\)"),
         (["a/b/c/d.png"], r"1 at depth 4 \(a/b/c/d.png\)"),
         (["train/a.png", "test/cat/b.png"], "train is image, but test is class/image"),
-        (["train/a.png", "test/notes.txt"], "test holds no images"),
+        (["train/a.png", "test/notes.txt"], "test contains no images"),
     ],
 )
 def test_folders_that_make_no_set(tmp_path: Path, files: Iterable[str], message: str) -> None:

@@ -219,7 +219,7 @@ def test_people_of_celeba_are_classes(tmp_path: Path) -> None:
     for number in range(3):
         Image.new("RGB", (178, 218)).save(folder / f"{number:06}.png")
     (tmp_path / "celeba" / "list_eval_partition.txt").write_text("000000.png 0\n000001.png 0\n000002.png 2\n")
-    with pytest.raises(DataError, match=r"identity_CelebA\.txt, which says who"):
+    with pytest.raises(DataError, match=r"identity_CelebA\.txt, which names the person"):
         load("celeba-people", tmp_path)
     identities = tmp_path / "celeba" / "identity_CelebA.txt"
     identities.write_text("000002.png 30\n000000.png 70\n000001.png 9\n")

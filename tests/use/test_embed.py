@@ -53,7 +53,7 @@ def test_errors_say_what_is_wrong(run: fedssl.Run, tmp_path: Path, capsys: pytes
     trained = load_trained(run.path)
     with pytest.raises(DataError, match="no folder"):
         find_images(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match="contains no images"):
         find_images(tmp_path)
     (tmp_path / "bad.png").write_text("x")
     with pytest.raises(DataError, match="none of the 1 images"):
@@ -62,7 +62,7 @@ def test_errors_say_what_is_wrong(run: fedssl.Run, tmp_path: Path, capsys: pytes
     with pytest.raises(DataError, match="no image"):
         embed_one(trained, tmp_path / "gone.png")
     (tmp_path / "bad.parquet").write_text("x")
-    with pytest.raises(DataError, match="holds no embeddings"):
+    with pytest.raises(DataError, match="does not contain embeddings"):
         read_parquet(tmp_path / "bad.parquet")
     with pytest.raises(RunError):
         load_trained(tmp_path)
@@ -79,7 +79,7 @@ def test_the_nearest_image_is_itself_and_its_kind_comes_first(run: fedssl.Run, p
     assert hits[0].similarity == pytest.approx(1.0)
     expected = torch.cosine_similarity(found.vectors.double(), vector.double()[None])
     assert [hit.number for hit in hits] == expected.argsort(descending=True)[:5].tolist()
-    with pytest.raises(DataError, match="of another encoder"):
+    with pytest.raises(DataError, match="by another encoder"):
         nearest(found, vector[:3])
 
 

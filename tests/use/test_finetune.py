@@ -18,7 +18,7 @@ from fedssl.use.finetune_page import page
 def test_a_classifier_from_five_labels_a_class(run: fedssl.Run, photos: Path, tmp_path: Path, capsys):
     out = tmp_path / "sides"
     assert main(["finetune", str(run.path), str(photos), "-o", str(out), "--labels", "5"]) == 0
-    assert "after 10 labelled ones of 2 classes" in capsys.readouterr().out
+    assert "after 10 labeled images of 2 classes" in capsys.readouterr().out
     known = json.loads((out / "classifier.json").read_text())
     assert known["classes"] == ["left", "right"]
     assert known["scores"]["images"] == 12  # a fifth of 60

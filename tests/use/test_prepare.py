@@ -88,7 +88,7 @@ def test_metadata_say_how_images_are_prepared(cropped, photos, run, tmp_path):
     assert "classes" not in about
     card = (tmp_path / "encoder.md").read_text(encoding="utf-8")
     assert "| interpolation | bilinear |" in card
-    assert "the largest square in the middle is used" in card
+    assert "cropped to their largest central square" in card
     finetune(run.path, photos, tmp_path / "sides")
     export(tmp_path / "sides", "onnx", tmp_path / "sides")
     about = {prop.key: prop.value for prop in onnx.load(str(tmp_path / "sides.onnx")).metadata_props}

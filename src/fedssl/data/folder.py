@@ -75,7 +75,7 @@ def _scan(root: Path, notes: list[str]) -> list[Parts]:
         else:
             others.append(printable("/".join(parts)))
     if not found:
-        raise DataError(f"{root} holds no images ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
+        raise DataError(f"{root} contains no images ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
     if others:
         notes.append(
             f"{len(others)} files are not images, left out: {list_some(sorted(others), len(others))}"

@@ -49,7 +49,7 @@ FEMNIST_CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrs
 def omniglot(config: DataConfig, progress: Progress | None = None) -> Splits:
     """Omniglot by drawer: `images_background/ALPHABET/CHARACTER/NUMBER_DRAWER.png` (Lake et al. 2015).
 
-    Every alphabet has 20 drawers of its own. The last four are the test split: writers that no client knows.
+    Every alphabet has 20 drawers. The last four are the test split, whom no client contains.
     """
     root = _folder(config, "the folder with images_background")
     places = [root / name for name in ("images_background", "images_evaluation") if (root / name).is_dir()]
@@ -146,7 +146,7 @@ def camelyon17(config: DataConfig, progress: Progress | None = None) -> Splits:
 
 
 def inaturalist(config: DataConfig, progress: Progress | None = None) -> Splits:
-    """iNaturalist by user: `train*.json` and, if there, `val*.json`, with images where they say.
+    """iNaturalist by user: `train*.json` and optionally `val*.json`, with images at the paths in them.
 
     The user is an image's `rights_holder` (competitions of 2017 to 2021).
     """

@@ -69,15 +69,15 @@ class Classes(Partition):
 
 
 def _assign(sets: Indices, clients: int, classes: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """`held[client, class]`: every client holds `classes` classes, every class is held `sets` times."""
+    """Return `held[client, class]`: each client has `classes` classes, each class occurs `sets` times."""
     held = np.zeros((clients, len(sets)), dtype=bool)
     # Each class goes to the clients with the most room left, which cannot run into a dead end.
     for group in np.lexsort((rng.permutation(len(sets)), sets)):
         room = classes - held.sum(1)
         emptiest = np.lexsort((rng.permutation(clients), -room))
         held[emptiest[: sets[group]], group] = True
-    # That favours some assignments. Pairs of clients that shuffle what only one of the two holds lead
-    # to all of them with equal chance; classes cut alike are exchanged, so sizes stay as they are.
+    # That favours some assignments. Pairs of clients therefore shuffle the classes that only one of
+    # them has, which makes all assignments equally likely and does not change client sizes.
     alike = [np.flatnonzero(sets == number) for number in np.unique(sets)]
     for _ in range(10 * clients if clients > 1 else 0):
         a, b = rng.choice(clients, 2, replace=False)
@@ -89,12 +89,12 @@ def _assign(sets: Indices, clients: int, classes: int, rng: np.random.Generator)
 
 
 class OneClass(Partition):
-    """One class a client, equal sizes (W/Sc of L-DAWA, §5.3): client k holds class k mod C."""
+    """One class per client, equal sizes (W/Sc of L-DAWA, §5.3): client k has class k mod C."""
 
     scheme: str = Field("one-class", description=SCHEME)
     equal: bool = Field(
         True,
-        description="leave images of larger classes out until all clients have equally many; false: deal all",
+        description="leave out images of larger classes so that clients have equal sizes; false: assign all",
     )
 
     def deal(self, pool: Pool, rng: np.random.Generator) -> list[Indices]:

@@ -48,7 +48,7 @@ class LabelDrop(IID):
 
 
 def deal_labels(labels: int, each: int, clients: int, rng: np.random.Generator) -> list[Indices]:
-    """Give each client `each` different labels from shuffled decks of all labels, one deck after another."""
+    """Give each client `each` different labels, cycling through shuffled lists of all labels."""
     deck: list[int] = []
     dealt = []
     for _ in range(clients):

@@ -174,7 +174,7 @@ def resize(x: Tensor, size: int, progress: Progress | None = None) -> Tensor:
 
 
 def _loader(config: DataConfig, seed: int = 0) -> Callable[..., tuple[Images, Images | None]]:
-    """What loads the set of this name: names joined by + are styles of one set."""
+    """Return the loader of a data set; names joined by + are styles of one set."""
     if "+" in config.name:
         from fedssl.data import styles
 

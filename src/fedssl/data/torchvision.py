@@ -92,7 +92,7 @@ def celeba_people(config: DataConfig, progress: Progress | None = None) -> tuple
     splits = celeba(config, progress)
     file = _root(config) / "celeba" / "identity_CelebA.txt"
     if not file.is_file():
-        raise DataError(f"celeba-people needs {file}, which says who is on each picture")
+        raise DataError(f"celeba-people needs {file}, which names the person in each picture")
     person = {name: int(number) for name, number in map(str.split, file.read_text().splitlines())}
     numbers = sorted(set(person.values()))
     place = {number: index for index, number in enumerate(numbers)}
@@ -110,7 +110,7 @@ def celeba_people(config: DataConfig, progress: Progress | None = None) -> tuple
 
 
 def _attributes(file: Path, pictures: list[str]) -> Tensor | None:
-    """A row of truths for each picture, if there is such a file: a count, names, then ±1 a picture."""
+    """Read binary attributes, one row per picture, if the file exists: a count, names, then ±1 values."""
     if not file.is_file():
         return None
     rows = {name: values for name, *values in map(str.split, file.read_text().splitlines()[2:])}
@@ -130,7 +130,7 @@ def _root(config: DataConfig) -> Path:
 
 
 def _open(kind: str, config: DataConfig, files: str, **split: Any) -> Any:
-    """torchvision's data set from the files that are there, else after downloading them."""
+    """Load torchvision's data set from existing files, or download it."""
     from torchvision import datasets
 
     root = _root(config)
@@ -151,7 +151,7 @@ def _open(kind: str, config: DataConfig, files: str, **split: Any) -> Any:
 
 
 def _images(source: Any, name: str, labelled: bool = True) -> ImageSet:
-    """What torchvision holds in memory, as N×H×W×C."""
+    """Convert torchvision's array to N×H×W×C."""
     x: Tensor = torch.as_tensor(source.data)
     if x.ndim == 3:
         x = x.unsqueeze(3)

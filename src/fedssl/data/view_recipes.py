@@ -1,4 +1,4 @@
-"""View recipes: which augmentations the views of a batch are made with.
+"""View recipes: the augmentations that make the views of a batch.
 
 `views.recipe` names one of the published recipes below, or a class of the user's (`./file.py:Class`):
 

@@ -1,4 +1,4 @@
-"""What crosses the boundary between client and server, and what stays on the client's side."""
+"""The tensors that a client sends to the server, and those that stay on the client."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Boundary:
-    """The tensors of a run by where they are: the only place that knows of private normalisation layers
-    and of frozen tensors.
+    """The tensors of a run by location. Only this class deals with private normalisation layers
+    and frozen tensors.
 
     Attributes:
         travels: what a method shares, without private normalisation layers.
         stays: what a method keeps, with private normalisation layers.
         private_norm: tensors of normalisation layers that a method shares but that stay on the client.
-        frozen: tensors that never change, which neither travel nor are stored.
+        frozen: tensors that never change, which are neither sent nor stored.
     """
 
     travels: list[str]

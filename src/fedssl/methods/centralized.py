@@ -8,6 +8,6 @@ from fedssl.methods.method import Method
 
 
 class Centralized(Method):
-    """One client holds the images of all, and trains for as many rounds and epochs as they would."""
+    """A single client has all images, and trains for the same number of rounds and epochs."""
 
     pools_data: ClassVar[bool] = True

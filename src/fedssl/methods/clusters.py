@@ -30,7 +30,7 @@ class Clusters(Aggregate):
         number = upload.values.get("cluster", -1)
         if number not in range(len(self.server.clusters)):
             raise RunError(
-                f"client {upload.client} names cluster {number}: there are {len(self.server.clusters)}"
+                f"client {upload.client} chose cluster {number}, but there are {len(self.server.clusters)}"
             )
         return self.fold_into(int(number), upload)
 

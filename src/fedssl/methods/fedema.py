@@ -15,14 +15,14 @@ from fedssl.state import Broadcast, ServerState, State, Upload, distance
 
 
 class FedEMA(OwnModel):
-    """Clients fuse the global model with their own: the further apart the two, the more they keep."""
+    """Clients average the global model with their own, and keep more of it the further both diverge."""
 
     scaler: float | None = Field(
-        None, ge=0, description="λ, the same for all; none: autoscaler, a λ_k a client"
+        None, ge=0, description="λ for all clients; none: autoscaler, with one λ_k per client"
     )
     tau: float = Field(0.7, ge=0, le=1, description="autoscaler: μ expected after a client's first round (τ)")
     apply_to: Literal["both", "encoder", "predictor"] = Field(
-        "both", description="which is fused; the other one is replaced by the global one"
+        "both", description="parts that are averaged; the other one is replaced by the global one"
     )
 
     def broadcast(self, server: ServerState, client: int, round: int) -> Broadcast:
@@ -93,5 +93,5 @@ class ScalingAggregate(Aggregate):
 
 
 def _scaler_for(tau: float, apart: float) -> float:
-    """λ_k; a client that is where the global model is has nothing of its own to keep."""
+    """λ_k; 0 if the client's model equals the global one."""
     return tau / apart if apart > 0 else 0.0

@@ -2,8 +2,8 @@
 
 The spectral contrastive loss of all images together, −2·E z·z' + ‖E zzᵀ‖² (HaoChen et al. 2021), depends on
 other clients only through R = E zzᵀ, a matrix as wide as the projections. Clients upload theirs with the
-model, and get the mean of all with the next global model. One trip a round is enough; what a client contrasts
-with is one round old.
+model, and receive the mean of all with the next global model. One exchange per round suffices, but the
+moments that a client contrasts with are one round old.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class FedSC(FedAvg):
         """Minimise the method's own loss; the moments of the last local epoch replace those received."""
         model, config = client.model, client.config
         if not isinstance(client.objective, SimCLR):
-            raise ConfigError("method.name=fedsc has a loss of its own: leave objective.name at simclr")
+            raise ConfigError(
+                "method.name=fedsc replaces the objective's loss: leave objective.name at simclr"
+            )
         shared, own = (cast(Moments, model.part(name)) for name in ("moments", "own_moments"))
         took_part = client.notes.get(ROUND) == client.round - 1
         share = len(client.images) / max(client.notes[IMAGES], 1) if took_part else 0.0

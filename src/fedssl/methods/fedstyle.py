@@ -57,7 +57,7 @@ class FedStyle(Method):
     def parts(self, model: Model, encoder: Callable[[], Encoder], config: ModelConfig) -> dict[str, Part]:
         if not model.has("projector"):
             raise ConfigError(
-                "method.name=fedstyle infuses what a projector compares: choose objective.name=simclr, "
+                "method.name=fedstyle infuses style into projections: choose objective.name=simclr, "
                 "simsiam, byol, barlow-twins or moco-v2, not an objective with the parts "
                 f"{', '.join(model.roles)}"
             )

@@ -1,8 +1,8 @@
-"""FedX (Han et al., ECCV 2022): contrast and relations, each with the local and with the global model.
+"""FedX (Han et al., ECCV 2022): contrastive and relational losses, with the local and the global model.
 
-Beside the objective (the local contrast), a client contrasts what its prediction head makes of the first view
-with the frozen global model's projection of the second view. Relations are similarities to other images of
-the client: both views must have the same, among local projections and among global ones.
+In addition to the objective (the local contrast), a client contrasts its predictions for the first view
+with the frozen global model's projections of the second view. Relations are similarities to other images of
+the client, which should agree between both views, for local and for global projections.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FedX(FedAvg):
 
 
 def other_views(client: Client, batch: Batch) -> Tensor:
-    """A view of as many random images of the client."""
+    """Make a view of another batch of random images of the client, of the same size."""
     drawn = torch.randint(len(client.images), (len(batch.positions),), generator=batch.rng)
     images, _ = client.images.batch(drawn)
     return client.views(images, batch.rng, client.device)[0]

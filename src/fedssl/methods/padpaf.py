@@ -31,7 +31,7 @@ class PaDPaF(AlternatingTraining):
 
 
 class Mean(Aggregate):
-    """Every client counts the same, however many images it has (line 17)."""
+    """All clients have equal weight, whatever their number of images (line 17)."""
 
     def __init__(self, server: ServerState, round: int, tools: ServerTools) -> None:
         tools.check_server_sees_uploads(

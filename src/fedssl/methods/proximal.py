@@ -17,7 +17,7 @@ def proximal(own: Sequence[Tensor], anchor: Sequence[Tensor], mu: float) -> Tens
 
 
 class _Proximal(torch.autograd.Function):
-    """Handles all parameters in one call, which is faster for many small ones."""
+    """Process all parameters in one call, which is faster for many small tensors."""
 
     @staticmethod
     def forward(ctx: Any, mu: float, anchor: Sequence[Tensor], *own: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Relay: clients train one after another, each going on from the model of the one before.
+"""Relay: clients train one after another, each starting from the previous client's model.
 
-Steps that follow each other count for more than steps side by side: the mean of K models that each took n
+Consecutive steps make more progress than parallel ones: the mean of K models that each took n
 steps is closer to n steps than to K·n. A model that visits K clients in a row takes K·n steps at the same
-cost in views and bytes; what grows is the time of a round, since clients wait for each other. Known as cyclic
+cost in views and bytes, but a round takes longer, because clients wait for each other. Known as cyclic
 weight transfer (Chang et al. 2018) and as sequential federated learning (Li and Lyu, NeurIPS 2023).
 """
 
@@ -23,7 +23,7 @@ class Relay(FedAvg):
         0,
         ge=0,
         description="clients that a model visits in a round; 0: all of the round, 1: FedAvg. Clients are "
-        "dealt to routes at random in every round",
+        "assigned to routes at random in every round",
     )
 
     def routes(self, clients: Sequence[int], round: int, seed: int) -> list[list[int]]:

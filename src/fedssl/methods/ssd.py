@@ -1,7 +1,7 @@
-"""SSD (Fang et al., ICCV 2025): clients spread to dimensions of their own; the projector is the teacher.
+"""SSD (Fang et al., ICCV 2025): clients use different dimensions, and the projector is the teacher.
 
 Uniformity within clients does not make representations uniform over all of them. Every client therefore
-stretches its projections along a few random dimensions of its own, so that clients occupy different
+stretches its projections along a few random dimensions, so that clients occupy different
 directions without communicating.
 """
 
@@ -30,8 +30,8 @@ class SSD(FedAvg):
     """FedAvg with soft separation and distillation, for objectives with a projector."""
 
     weight: float = Field(0.5, ge=0, description="weight of the separation of clients")
-    scale: float = Field(2.0, ge=1, description="factor of a client's own dimensions")
-    dimensions: float = Field(0.1, gt=0, le=1, description="a client's own dimensions, as a share of all")
+    scale: float = Field(2.0, ge=1, description="factor of a client's dimensions")
+    dimensions: float = Field(0.1, gt=0, le=1, description="share of the dimensions that a client stretches")
     distillation: float = Field(
         0.1,
         ge=0,

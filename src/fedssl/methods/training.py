@@ -128,7 +128,7 @@ def prepare_batches(
         client: whose images.
         chosen: positions of the images of each batch.
         rng: for the views.
-        loss_rng: for what the loss draws itself. It is a generator of its own because views are made ahead.
+        loss_rng: for random numbers of the loss; a separate generator, because views are prefetched.
     """
     made = (make_batch(client, positions, rng, loss_rng) for positions in chosen)
     return made if client.device.type == "cpu" else run_ahead(made)

@@ -1,4 +1,4 @@
-"""User verification (Louizos, Reisser, Korzhenkov, ICLR 2024): projections also tell whose image it is.
+"""User verification (Louizos, Reisser, Korzhenkov, ICLR 2024): projections also identify the client.
 
 The mutual information of two views over all clients' images is at least that within clients, which the local
 SimCLR loss bounds, plus what both views say about the client.
@@ -26,7 +26,7 @@ HEAD = "verifier"
 
 
 class UserVerification(FedAvg):
-    """FedAvg with a shared linear head that finds the client an image belongs to, for two-view objectives."""
+    """FedAvg with a shared linear head that predicts the client of an image, for two-view objectives."""
 
     weight: float = Field(1.0, ge=0, description="weight of the client classifier's loss (β)")
     clients: int = Field(
@@ -42,7 +42,7 @@ class UserVerification(FedAvg):
 
     def train(self, client: Client) -> Training:
         if client.id >= self.clients:
-            raise ConfigError(f"there is a client {client.id}: set method.clients to the number of clients")
+            raise ConfigError(f"client {client.id} exceeds method.clients: set it to the number of clients")
         model, objective = client.model, objective_loss(client)
         projector, head = model.part("projector"), model.part(HEAD)
 

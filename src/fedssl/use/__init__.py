@@ -1,1 +1,1 @@
-"""What people do with a trained encoder: embed images, find similar ones, fine-tune, export."""
+"""Uses of a trained encoder: embed images, find similar ones, fine-tune, export."""

@@ -1,4 +1,4 @@
-"""A model card: what an exported network is, what it was trained on, how good it is, and what it is not."""
+"""The model card of an exported network: architecture, training data, evaluation and limitations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedssl.use.trained import Trained
 
 
 def card(source: Path, trained: Trained, file: Path) -> str:
-    """Markdown with the header that model hubs read."""
+    """Return Markdown with the header that model hubs read."""
     known = source / "classifier.json"
     run = Path(json.loads(known.read_text(encoding="utf-8"))["run"]) if known.exists() else source
     directory = RunDir.open(run)
@@ -25,9 +25,9 @@ def card(source: Path, trained: Trained, file: Path) -> str:
         _what(config, trained, len(directory.metrics())),
         _use(trained, file),
         f"## Trained on\n\n{_data(config, directory)}",
-        f"## How good it is\n\n{_probes(directory, trained)}",
+        f"## Evaluation\n\n{_probes(directory, trained)}",
         f"## Limits\n\n{_limits(config, trained, directory)}",
-        f"## Made with\n\nfedssl {__version__}; the whole configuration:\n\n```json\n"
+        f"## Configuration\n\nfedssl {__version__}; the whole configuration:\n\n```json\n"
         f"{json.dumps(config.to_dict(), indent=2)}\n```",
     ]
     return "\n\n".join(parts) + "\n"
@@ -49,15 +49,15 @@ def _what(config: Config, trained: Trained, rounds: int) -> str:
     holders = "clients" if config.engine.sees_clients else "sites"
     return (
         f"An image encoder ({name}, {trained.features} features, for {channels}-channel "
-        f"images of {height}×{width}){head}. It learned {labels} labels, by {config.objective.name}, on the "
-        f"images of several {holders}. The images stayed there; {config.method.name} combined the weights "
-        f"in {rounds} rounds."
+        f"images of {height}×{width}){head}. It was trained {labels} labels "
+        f"by {config.objective.name} on the images of several {holders}, which were not shared; "
+        f"{config.method.name} combined the weights in {rounds} rounds."
     )
 
 
 RESIZE = {
     "squash": "Images are resized as a whole: those that are not square change their aspect ratio.",
-    "crop": "Of images that are not square, the largest square in the middle is used.",
+    "crop": "Images that are not square are cropped to their largest central square.",
 }
 
 
@@ -71,16 +71,16 @@ def _use(trained: Trained, file: Path) -> str:
             f'session = onnxruntime.InferenceSession("{file.name}")\n'
             '(output,) = session.run(None, {"pixels": pixels})\n'
             "session.get_modelmeta().custom_metadata_map  # the table below, and class names\n```\n\n"
-            f"{table}\n\nThe file normalises pixels itself: do not subtract the mean before."
+            f"{table}\n\nThe file normalizes pixels itself: do not subtract the mean before."
         )
     return (
-        "## Use\n\nThe file beside this one registers it with timm and says how to load it.\n\n"
+        "## Use\n\nThe Python file next to this one registers it with timm and explains how to load it.\n\n"
         f"{table}\n\nSubtract the mean and divide by the standard deviation before the network."
     )
 
 
 def input_of(trained: Trained) -> dict[str, str]:
-    """How images have to be prepared for the network: what it was trained on."""
+    """Describe the preprocessing that the network was trained with."""
     given = trained.description["input"]
     (height, width), channels = given["size"], given["channels"]
     window = {"pixel values at 0 and 1": json.dumps(given["window"])} if "window" in given else {}
@@ -111,13 +111,13 @@ def _data(config: Config, directory: RunDir) -> str:
 
 
 def _data_at_sites(config: Config, directory: RunDir) -> str:
-    """The images of a deployment: as many as the sites said they have."""
+    """Describe the images of a deployment, with the numbers that sites reported."""
     sites: tuple[str, ...] = getattr(config.engine, "sites", ())
     sizes = directory.client_sizes()
     rounds = [{client["client"] for client in line["clients"]} for line in directory.metrics()]
     lines = ["| site | images | rounds |", "|---|---|---|"]
     for number, name in enumerate(sites):
-        images = f"{sizes[number]:,}" if number < len(sizes) and sizes[number] else "took no part"
+        images = f"{sizes[number]:,}" if number < len(sizes) and sizes[number] else "did not take part"
         lines.append(f"| {name} | {images} | {sum(number in clients for clients in rounds)} |")
     shape = f"{config.data.size}×{config.data.size} pixels, {config.data.channels} channels"
     return f"{sum(sizes):,} images of {len(sites)} sites, which keep them ({shape}).\n\n" + "\n".join(lines)
@@ -132,7 +132,7 @@ def _probes(directory: RunDir, trained: Trained) -> str:
         f"| {100 * row['accuracy']:.1f}{_spread(row)} % | {100 * row['untrained']:.1f} % |"
         for row in rows
     ]
-    why = result.get("why_no_probes") or "the run was not asked to probe it"
+    why = result.get("why_no_probes") or "no probe was configured"
     found = "\n".join(lines) if rows else f"It was not probed: {why}."
     scores = trained.description.get("scores")
     if scores:
@@ -144,26 +144,26 @@ def _probes(directory: RunDir, trained: Trained) -> str:
 
 
 def _spread(row: dict[str, Any]) -> str:
-    """± the standard deviation over sites, where sites probed."""
+    """Format ± the standard deviation over sites, for probes at sites."""
     return "" if row.get("spread") is None else f" ± {100 * row['spread']:.1f}"
 
 
 def _limits(config: Config, trained: Trained, directory: RunDir) -> str:
     height, width, _ = trained.shape
     return (
-        f"- It has seen images of {height}×{width} pixels like those above, and nothing else.\n"
-        "- Accuracies are those of the images named beside them. On others they may be lower: measure.\n"
-        f"- Images stayed with their owners, but weights that were trained on them can tell something about "
+        f"- It was trained only on images of {height}×{width} pixels like those above.\n"
+        "- The accuracies hold for the images named next to them. They may be lower on other images.\n"
+        f"- Images stayed with their owners, but weights trained on them can reveal information about "
         f"them; {describe_protection(config, directory)}.\n"
-        "- The licences of the training images are not known to fedssl: state them before you publish it."
+        "- fedssl does not know the licences of the training images: state them before you publish it."
     )
 
 
 def describe_protection(config: Config, directory: RunDir) -> str:
-    """The formal privacy guarantee of a run, in words."""
+    """Describe the formal privacy guarantee of a run."""
     spent = [line["epsilon"] for line in directory.metrics() if "epsilon" in line]
     if not spent or not is_secret(config):
         return "no formal privacy guarantee (such as differential privacy) is made"
     whose = "a client" if config.privacy.by_client else "a single image"
     bound = f"ε = {spent[-1]:.3g}, δ = {config.privacy.delta:g}"
-    return f"what they tell about {whose} is bounded by differential privacy with {bound}"
+    return f"what they reveal about {whose} is bounded by differential privacy with {bound}"

@@ -1,4 +1,4 @@
-"""A classifier on top of an encoder, in a folder of its own: classifier.safetensors, classifier.json."""
+"""A classifier on top of an encoder, stored in a folder: classifier.safetensors, classifier.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedssl.use.trained import Trained, load_trained, ready
 
 
 def on_top(encoder: nn.Module, weight: Tensor, bias: Tensor) -> nn.Sequential:
-    """The encoder and a linear layer with these weights."""
+    """Combine the encoder with a linear layer of these weights."""
     head = nn.Linear(weight.shape[1], weight.shape[0])
     head.load_state_dict({"weight": weight.float(), "bias": bias.float()})
     return nn.Sequential(encoder, head)
@@ -28,7 +28,7 @@ def save_classifier(folder: Path, network: nn.Module, description: dict[str, Any
 
 
 def load_network(source: str | Path, device: str = "auto") -> Trained:
-    """The classifier in a folder that `fedssl finetune` wrote, or the encoder of a run."""
+    """Load the classifier in a folder that `fedssl finetune` wrote, or the encoder of a run."""
     folder = Path(source)
     if not (folder / "classifier.json").exists():
         return load_trained(source, device)

@@ -1,7 +1,7 @@
-"""Embeddings of all images below a folder, as fast as the encoder can be fed.
+"""Embeddings of all images below a folder.
 
-For a GPU, files are decoded while it works. On a CPU that would only take turns with the encoder's own
-threads, and slow both down.
+On a GPU, files are decoded while the encoder computes. On a CPU, decoding would compete with the encoder's
+threads and slow both down.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 64
 
 @dataclass
 class Embedded:
-    """Paths below a root, with a vector each; and the files that could not be read."""
+    """Paths below a root with their vectors, and the files that could not be read."""
 
     root: Path
     paths: list[str] = field(default_factory=list)
@@ -48,18 +48,18 @@ class Embedded:
 
 
 def find_images(root: Path) -> list[str]:
-    """Paths of all images below a folder, at any depth, sorted; nothing hidden."""
+    """List all images below a folder at any depth, sorted, without hidden files."""
     if not root.is_dir():
         raise DataError(f"{root} is not a folder" if root.exists() else f"no folder {root}")
     found = [path.relative_to(root) for path in root.rglob("*") if path.suffix.lower() in SUFFIXES]
     shown = [path for path in found if not any(part.startswith(".") for part in path.parts)]
     if not shown:
-        raise DataError(f"{root} holds no images ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
+        raise DataError(f"{root} contains no images ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
     return sorted(str(path) for path in shown)
 
 
 def embed(trained: Trained, folder: str | Path, progress: Progress | None = None) -> Embedded:
-    """Vectors of all images below a folder, in memory."""
+    """Embed all images below a folder, in memory."""
     found = Embedded(Path(folder).expanduser())
     vectors = []
     for paths, batch in embed_batches(trained, found, progress):
@@ -74,7 +74,7 @@ def embed(trained: Trained, folder: str | Path, progress: Progress | None = None
 def embed_batches(
     trained: Trained, into: Embedded, progress: Progress | None = None
 ) -> Iterator[tuple[list[str], Tensor]]:
-    """Paths and vectors, a batch at a time; what cannot be read is noted in `into.skipped`."""
+    """Yield paths and vectors in batches; unreadable files are recorded in `into.skipped`."""
     paths = find_images(into.root)
     batches, done = _decoded(into, paths, trained), 0
     for names, images, seen in batches if trained.device.type == "cpu" else prefetch(batches):
@@ -88,7 +88,7 @@ def embed_batches(
 def _decoded(
     into: Embedded, paths: Sequence[str], trained: Trained
 ) -> Iterator[tuple[list[str], list[NDArray[np.uint8]], int]]:
-    """Names and images of a batch, and how many files were looked at for it."""
+    """Yield names and images of a batch, and the number of files processed for it."""
 
     def read(path: str) -> NDArray[np.uint8] | str:
         try:
@@ -110,7 +110,7 @@ def _decoded(
 
 
 def embed_one(trained: Trained, image: str | Path) -> Tensor:
-    """The vector of one image."""
+    """Embed one image."""
     path = Path(image).expanduser()
     try:
         return trained(np.stack([read_image(path, trained.shape, trained.square, trained.window)]))[0]
@@ -126,7 +126,7 @@ def embed_one(trained: Trained, image: str | Path) -> Tensor:
 def write_parquet(
     trained: Trained, folder: str | Path, file: str | Path, progress: Progress | None = None
 ) -> Embedded:
-    """Write paths and vectors as they come, so that memory does not grow with the folder."""
+    """Write paths and vectors in batches, so that memory does not grow with the folder."""
     found = Embedded(Path(folder).expanduser())
     schema = pa.schema(
         [("path", pa.string()), ("vector", pa.list_(pa.float32(), trained.features))],
@@ -148,13 +148,13 @@ def write_parquet(
 
 
 def read_parquet(file: str | Path) -> Embedded:
-    """What `write_parquet` wrote."""
+    """Read a file written by `write_parquet`."""
     try:
         table = pq.read_table(file, columns=["path", "vector"])
     except FileNotFoundError:
         raise DataError(f"no file {file}") from None
     except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise DataError(f"{file} holds no embeddings: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{file} does not contain embeddings: {str(error).splitlines()[0]}") from None
     width = table.schema.field("vector").type.list_size
     vectors = np.concatenate([chunk.flatten().to_numpy() for chunk in table["vector"].chunks])
     root = (table.schema.metadata or {}).get(b"root", b"").decode()

@@ -1,4 +1,4 @@
-"""An encoder (or classifier) as a file for other programs: safetensors for timm, ONNX for the rest."""
+"""Export an encoder or classifier: safetensors for timm, ONNX for other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOLERANCE = 1e-4
 
 
 def export(source: str | Path, to: str, file: str | Path) -> list[Path]:
-    """Write the network of a run (or of `fedssl finetune`), its card, and what it takes to load it."""
+    """Write the network of a run or of `fedssl finetune`, its model card, and code to load it."""
     if to not in FORMATS:
         raise ConfigError(f"unknown format {to!r}: {did_you_mean(to, FORMATS)}")
     path = Path(file)
@@ -39,9 +39,9 @@ def export(source: str | Path, to: str, file: str | Path) -> list[Path]:
 
 # --- timm -------------------------------------------------------------------------------------------
 
-ENTRY = '''"""Registers the network of {file} with timm. It needs {needs}, and nothing else.
+ENTRY = '''"""Registers the network of {file} with timm. It only needs {needs}.
 
-    import sys; sys.path.insert(0, FOLDER)  # where this file lies
+    import sys; sys.path.insert(0, FOLDER)  # the folder of this file
     import {name}, timm
     network = timm.create_model("{name}", checkpoint_path="{file}").eval()
 
@@ -100,7 +100,7 @@ def _safetensors(trained: Trained, path: Path) -> list[Path]:
 
 
 def _name(path: Path) -> str:
-    """The file's name as a Python name."""
+    """Convert a file name to a Python identifier."""
     name = re.sub(r"\W", "_", path.stem)
     return f"encoder_{name}" if not name.isidentifier() or keyword.iskeyword(name) else name
 
@@ -141,7 +141,9 @@ def _onnx(trained: Trained, path: Path) -> list[Path]:
             expected = trained.network(images).numpy()
             if not np.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
                 worst = float(np.abs(found - expected).max())
-                raise RunError(f"ONNX gives other numbers than PyTorch (by up to {worst:.2g}): not written")
+                raise RunError(
+                    f"the outputs of ONNX and PyTorch differ by up to {worst:.2g}: nothing was written"
+                )
 
         _add_metadata(temporary, trained)
 
@@ -150,7 +152,7 @@ def _onnx(trained: Trained, path: Path) -> list[Path]:
 
 
 def _add_metadata(file: Path, trained: Trained) -> None:
-    """How images are prepared, and the names of classes, as metadata of an ONNX file."""
+    """Return preprocessing and class names as metadata of an ONNX file."""
     import onnx
 
     model = onnx.load(str(file))

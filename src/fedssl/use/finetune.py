@@ -1,4 +1,4 @@
-"""A classifier from few labels on top of a trained encoder, and how good it is."""
+"""Train and evaluate a classifier from few labels on top of a trained encoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ How = Literal["linear", "full"]
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of it: scores on images that were not trained on, and their predicted probabilities."""
+    """A fine-tuned classifier, with scores and predicted probabilities on held-out images."""
 
     folder: Path
     classes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Tuned:
 
     @property
     def confusion(self) -> Tensor:
-        """Images of class i that were taken for class j."""
+        """The number of images of class i that were classified as class j."""
         assert self.test.y is not None
         number = len(self.classes)
         return torch.bincount(
@@ -72,7 +72,7 @@ def finetune(
     """Train on `labels` images of each class (0: all) of a folder `class/image`; test on the others.
 
     `linear` fits logistic regression on the frozen encoder, which is hard to beat with few labels. `full`
-    goes on from there and trains everything, with BatchNorm's statistics as they are.
+    continues from there and trains all layers, with frozen BatchNorm statistics.
     """
     trained = load_trained(run, device)
     train, test = _images(trained, folder, seed, progress)
@@ -127,14 +127,14 @@ def _images(
     )
     train, test = sets.load(data, seed, progress)
     if train.y is None or test is None:
-        raise DataError(f"{folder} has no labels: put the images of each class into a folder of its own")
+        raise DataError(f"{folder} has no labels: put the images of each class into a separate folder")
     if len(train.classes) < 2:
         raise DataError(f"{folder} has one class ({train.classes[0]}): a classifier needs at least two")
     return train, test
 
 
 def _per_class(train: ImageSet, labels: int, seed: int) -> Tensor:
-    """Sorted positions of `count` images of each class, or of all images of a smaller class."""
+    """Return sorted positions of `count` images of each class, or of all images of a smaller class."""
     assert train.y is not None
     chosen = []
     for label in range(len(train.classes)):
@@ -183,7 +183,7 @@ def _train(
 
 
 def _fresh(trained: Trained, seed: int) -> nn.Module:
-    """The same encoder as it would be without any training."""
+    """Return the encoder with its initial weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "finetune", "untrained"))
         return rebuild(trained.description).to(trained.device).eval()

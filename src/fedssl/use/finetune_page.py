@@ -1,4 +1,4 @@
-"""The report of a fine-tuned classifier: one HTML file that opens anywhere."""
+"""The report of a fine-tuned classifier: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ figure img { width: 96px; height: 96px; image-rendering: pixelated; display: blo
 
 
 def page(tuned: Tuned) -> str:
-    """All that is worth knowing before the classifier is used."""
+    """Return the page."""
     scores = tuned.scores
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
@@ -35,9 +35,10 @@ def page(tuned: Tuned) -> str:
         f"<title>{escape(tuned.folder.name)}: a classifier of {len(tuned.classes)} classes</title>"
         f"<style>{STYLE}</style><body><h1>{escape(tuned.folder.name)}</h1>"
         f"<p><span class=big>{100 * scores.accuracy:.1f} %</span> of {len(tuned.test)} held-out images are "
-        f"recognised, after {tuned.labelled} labelled ones of {len(tuned.classes)} classes. The same "
+        f"classified correctly after training on {tuned.labelled} labeled images of "
+        f"{len(tuned.classes)} classes. The same "
         f"classifier on the untrained encoder: {100 * tuned.untrained.accuracy:.1f} %.</p>"
-        f"<h2>By class</h2>{_by_class(tuned)}<h2>What is taken for what</h2>{_confusion(tuned)}"
+        f"<h2>By class</h2>{_by_class(tuned)}<h2>Confusion matrix</h2>{_confusion(tuned)}"
         f"<h2>Most confident mistakes</h2>{_mistakes(tuned)}</body></html>\n"
     )
 
@@ -72,7 +73,7 @@ def _mistakes(tuned: Tuned) -> str:
     worst = wrong[sure[wrong].argsort(descending=True)][:MISTAKES]
     return "".join(
         f'<figure><img alt="a test image" src="{_thumbnail(tuned.test.x[i])}"><figcaption>'
-        f"{escape(tuned.classes[int(tuned.test.y[i])])}<br>taken for {escape(tuned.classes[int(taken[i])])} "
+        f"{escape(tuned.classes[int(tuned.test.y[i])])}<br>predicted: {escape(tuned.classes[int(taken[i])])} "
         f"({100 * float(sure[i]):.0f} %)</figcaption></figure>"
         for i in worst.tolist()
     )

@@ -17,14 +17,14 @@ BLOCK = 2048  # rows compared with all others at a time: 2048 × 100,000 similar
 
 
 class Hit(NamedTuple):
-    """An image, by number, and how similar it is."""
+    """An image by its index, and its similarity."""
 
     number: int
     similarity: float
 
 
 class Pair(NamedTuple):
-    """Two images that look the same."""
+    """Two similar images."""
 
     first: int
     second: int
@@ -32,11 +32,11 @@ class Pair(NamedTuple):
 
 
 def nearest(found: Embedded, vector: Tensor, count: int = 10) -> list[Hit]:
-    """The images most similar to a vector, best first; of equal ones the first."""
+    """Return the images most similar to a vector, best first; ties by position."""
     if vector.shape != found.vectors.shape[1:]:
         raise DataError(
             f"the embeddings have {found.vectors.shape[1]} dimensions, the image's {len(vector)}: "
-            "they are of another encoder"
+            "they were computed by another encoder"
         )
     similar = F.normalize(found.vectors.double(), dim=1) @ F.normalize(vector.double(), dim=0)
     order = similar.argsort(descending=True, stable=True)[:count]
@@ -44,7 +44,7 @@ def nearest(found: Embedded, vector: Tensor, count: int = 10) -> list[Hit]:
 
 
 def duplicates(found: Embedded, threshold: float = 0.99) -> list[Pair]:
-    """Pairs at least so similar, the most similar first."""
+    """Return pairs with at least this similarity, the most similar first."""
     unit = F.normalize(found.vectors, dim=1)
     pairs = []
     for start, similar in _blocks(unit):
@@ -56,7 +56,7 @@ def duplicates(found: Embedded, threshold: float = 0.99) -> list[Pair]:
 
 
 def outliers(found: Embedded, count: int = 20, neighbours: int = 5) -> list[Hit]:
-    """Images that are least similar to their nearest neighbours: mean cosine, lowest first."""
+    """Return the images that are least similar to their nearest neighbours, by mean cosine."""
     if len(found) < 2:
         raise DataError("outliers need at least two images")
     unit = F.normalize(found.vectors, dim=1)
@@ -69,7 +69,7 @@ def outliers(found: Embedded, count: int = 20, neighbours: int = 5) -> list[Hit]
 
 
 def strip(query: Path, found: Embedded, hits: list[Hit], file: Path) -> None:
-    """A picture: the query, then what was found."""
+    """Draw the query and the images found."""
     from matplotlib.figure import Figure
     from PIL import Image
 

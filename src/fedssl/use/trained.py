@@ -1,4 +1,4 @@
-"""A trained encoder with what must go into it."""
+"""A trained encoder with its preprocessing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedssl.tensorfile import load_tensors
 
 
 class Normalised(nn.Module):
-    """A network that takes pixels in [0, 1] and normalises them itself."""
+    """A network that normalizes its inputs, pixels in [0, 1]."""
 
     mean: Tensor
     std: Tensor
@@ -53,12 +53,12 @@ class Trained:
 
     @property
     def square(self) -> bool:
-        """Whether only the square in the middle of an image goes in (data.resize=crop)."""
+        """Whether images are cropped to their central square (data.resize=crop)."""
         return bool(self.description["input"].get("resize") == "crop")
 
     @property
     def window(self) -> Window:
-        """The pixel values that were black and white in training."""
+        """The pixel values of black and white in training."""
         window: Window = self.description["input"].get("window", "auto")
         return window if isinstance(window, str) else (window[0], window[1])
 
@@ -69,14 +69,14 @@ class Trained:
 
     @torch.inference_mode()
     def __call__(self, images: NDArray[np.uint8]) -> Tensor:
-        """Outputs [N, …] of uint8 images [N, H, W, C], float32 on the CPU."""
+        """Compute outputs [N, …] for uint8 images [N, H, W, C], float32 on the CPU."""
         pixels = torch.from_numpy(images).to(self.device).permute(0, 3, 1, 2).float().div_(255)
         output: Tensor = self.network(pixels.contiguous(memory_format=torch.channels_last))
         return output.float().cpu()
 
 
 def load_trained(path: str | Path, device: str = "auto") -> Trained:
-    """The encoder of a finished run."""
+    """Load the encoder of a finished run."""
     directory = RunDir.open(path)
     if not (directory.path / "encoder.safetensors").exists():
         raise RunError(f"{directory.path} has no encoder yet: continue it with {directory.how_to_continue()}")

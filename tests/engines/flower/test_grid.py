@@ -613,7 +613,7 @@ def test_a_site_may_have_any_number_of_images_with_or_without_labels(tmp_path, k
 
 
 EMPTY = {
-    "holds no images": lambda own: None,
+    "contains no images": lambda own: None,
     "none of 1 images can be read": lambda own: (own / "a.png").write_bytes(b"no image"),
     "no folder": lambda own: own.rmdir(),
 }
