@@ -19,6 +19,7 @@ from fedssl.data.partitions import earth_movers_distance
 from fedssl.engines.attacked import check_attack
 from fedssl.engines.audit_log import AuditLog
 from fedssl.engines.checkpoint import Checkpoint, Checkpoints, rounds_in
+from fedssl.engines.export import write_encoder
 from fedssl.engines.live import ServerRun
 from fedssl.engines.recalibration import recalibrates
 from fedssl.engines.round_report import RoundReport
@@ -29,8 +30,6 @@ from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.sites import SiteProbes, final_protocols
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
-from fedssl.models.adapters import merged_state
-from fedssl.models.describe import describe_with_input
 from fedssl.openmp import sleep_when_busy
 from fedssl.privacy.refusals import check_config
 from fedssl.rounds import change_rounds
@@ -237,20 +236,8 @@ class Experiment:
             self._draw_partition()
         probes = [*self._final_probes(), *self.site_probes]
         encoder = self.models.exported(self.live.server, self.live.memory_rounds)
-        images = self.federation.train
-        directory.write_encoder(
-            {name: value.detach().cpu() for name, value in merged_state(encoder.module).items()},
-            describe_with_input(
-                self.live.network.encoder,
-                config.data.mean,
-                config.data.std,
-                images.size,
-                images.channels,
-                config.data.resize,
-                config.data.window,
-            )
-            | {"trained": encoder.owner}
-            | ({"init": config.model.init} if config.model.init else {}),
+        write_encoder(
+            directory, config, self.live.network.encoder, encoder.module, self.federation.train, encoder.owner
         )
         rounds = [(line["seconds"], line["views"], len(line["failed"])) for _, line in directory.lines()]
         seconds, views, failures = (sum(column) for column in zip(*rounds, strict=True))

@@ -101,8 +101,7 @@ class AlternatingTraining(Method):
         order, draws = client.rng(f"{purpose}/order"), client.rng(f"{purpose}/views")
         model.train()
         values = objective.prepare(model, client.images, client.round, client.rng(f"{purpose}/prepare"))
-        discriminator_loss = torch.zeros((), device=client.device)
-        generator_loss = torch.zeros((), device=client.device)
+        discriminator_loss, generator_loss = torch.zeros(2, device=client.device)
         steps = generator_steps = seen = 0
 
         def step(loss: Tensor, optimizer: Optimizer, own: Mapping[str, Tensor]) -> Tensor:

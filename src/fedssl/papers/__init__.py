@@ -64,18 +64,8 @@ def reproduce(
 
     archive = open_archive(store, recipes, at, first_seed, given, needed=stored)
     chosen = [recipe.at(at) for recipe in recipes]
-    campaign = Campaign(
-        chosen,
-        3 if seeds is None else seeds,
-        first_seed,
-        given,
-        rows,
-        columns,
-        Path(out),
-        jobs,
-        archive,
-        draw,
-    )
+    count = 3 if seeds is None else seeds
+    campaign = Campaign(chosen, count, first_seed, given, rows, columns, Path(out), jobs, archive, draw)
     console = Console(highlight=False, soft_wrap=True)
     if stored and archive is not None:
         if not tables:

@@ -10,19 +10,18 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from PIL import Image
 from tests.engines.flower.grid import FakeGrid, FakeNode, at_sites, run_with, site_folders
-from tests.small import SMALL, digest, small_run
+from tests.small import SMALL, digest
 from tests.suite.clock import Clock
 
 import fedssl
 from fedssl.config import load
 from fedssl.engines.flower import messages, nodes, server
 from fedssl.errors import ConfigError, RunError
-from fedssl.methods import METHODS
 from fedssl.rundir import RunDir
 from fedssl.tensorfile import load_tensors
 
-CASES = [("simclr", "fedavg"), ("byol", "fedema"), ("moco-v2", "fedavg"), ("simclr", "standalone")]
-CASES += [("byol", method) for method in ("fedper", "featarc") if method in METHODS]
+CASES = [("simclr", "fedavg"), ("byol", "fedema"), ("moco-v2", "fedavg")]
+CASES += [("byol", "fedper"), ("byol", "featarc")]
 QUEUE = {"moco-v2": {"objective.queue": 32}}
 
 BASE = {**SMALL, "partition": {"scheme": "classes", "clients": 3, "classes": 4}, "views": {"flip": 0.0}}
@@ -31,10 +30,6 @@ BASE = {**SMALL, "partition": {"scheme": "classes", "clients": 3, "classes": 4},
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(nodes, "GRID_RUNS", 0.01)
-
-
-def simulated_nodes(count):
-    return [FakeNode(100 + number, {"partition-id": number}) for number in reversed(range(count))]
 
 
 def site_nodes(tmp_path, config, named=True):
@@ -61,24 +56,10 @@ def assert_same_server(first, second, round):
 # --- the same bits --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("objective", "method"), CASES)
-def test_simulated_nodes_give_the_same_bits_as_one_process(tmp_path, objective, method):
-    keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
-    local = small_run(tmp_path / "local", **keys)
-    config = load(SMALL, {**keys, "engine.name": "flower"})
-    run_with(FakeGrid(simulated_nodes(5)), config, tmp_path / "grid")
-    assert digest(tmp_path / "grid") == digest(local)
-    assert_same_server(tmp_path / "grid", local.path, 3)
-    again = fedssl.Run(tmp_path / "grid").metrics
-    assert [line["loss"] for line in again] == [line["loss"] for line in local.metrics]
-    assert [line["bytes_up"] for line in again] == [line["bytes_up"] for line in local.metrics]
-
-
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize(("objective", "method"), [case for case in CASES if case[1] != "standalone"])
+@pytest.mark.parametrize(
+    ("objective", "method", "named"), [*((*case, True) for case in CASES), ("byol", "fedema", False)]
+)
 def test_sites_with_folders_of_their_own_give_the_same_bits(tmp_path, objective, method, named):
-    if not named and method != "fedema":
-        pytest.skip("how nodes are named does not depend on the method")
     keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
     local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
     grid = FakeGrid(site_nodes(tmp_path, load(BASE), named))
@@ -542,9 +523,6 @@ def test_an_upload_that_was_not_scaled_is_refused(tmp_path):
 
 
 def test_a_cluster_that_does_not_exist_is_refused(tmp_path):
-    if "featarc" not in METHODS:
-        pytest.skip("FeatARC has not landed")
-
     def script(node, round, message):
         return spoiled(with_text(values={"cluster": 7}))(node, 1, message) if round == 2 else None
 

@@ -254,8 +254,7 @@ def run_folder(text: dict[str, Any], node: Mapping[str, Any]) -> Path:
 
 def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) -> Path:
     """Write the encoder that this site uses to its state folder; returns the folder."""
-    from fedssl.models.adapters import merged_state
-    from fedssl.models.describe import describe_with_input
+    from fedssl.engines import export
     from fedssl.rundir import RunDir
 
     runner, task = prepare(text, tensors, node)
@@ -263,17 +262,5 @@ def write_encoder(text: dict[str, Any], tensors: list[bytes], node: Mapping[str,
     module = config.method.personal_encoder(runner.receive(task))
     encoder = config.objective.encoder(config, images.size, images.channels)
     folder = run_folder(text, node)
-    RunDir(folder).write_encoder(
-        {name: value.detach().cpu() for name, value in merged_state(module).items()},
-        describe_with_input(
-            encoder,
-            config.data.mean,
-            config.data.std,
-            images.size,
-            images.channels,
-            config.data.resize,
-            config.data.window,
-        )
-        | {"trained": f"client {task.client}"},
-    )
+    export.write_encoder(RunDir(folder), config, encoder, module, images, f"client {task.client}")
     return folder
