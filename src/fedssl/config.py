@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the config: where its class (or the registry of its classes) is defined.
+    """A section of the config, and where its class (or the registry of its classes) is defined.
 
     Sections are found by import path, so that this module depends on no other package.
     """
 
     home: str
-    main: str = ""  # the key that a bare word stands for: method="fedema"
+    main: str = ""  # the key that a plain string sets: method="fedema"
     default: str = ""  # of that key, where the section is chosen from a registry
     about: str = ""  # a line for help and schema
 
@@ -78,15 +78,20 @@ SECTIONS = {
     "data": Section(
         "fedssl.data.options:DataConfig", "name", about="the images: data set or folder, size, channels"
     ),
-    "partition": Section("fedssl.data:PARTITIONS", "scheme", "classes", about="which client has what images"),
-    "shift": Section("fedssl.data:SHIFTS", "name", "none", about="how the looks of clients' images differ"),
+    "partition": Section(
+        "fedssl.data:PARTITIONS", "scheme", "classes", about="how images are assigned to clients"
+    ),
+    "shift": Section("fedssl.data:SHIFTS", "name", "none", about="how clients' images differ in appearance"),
     "views": Section("fedssl.data:VIEWS", "recipe", "auto", about="augmentations"),
     "model": Section("fedssl.models.options:ModelConfig", "encoder", about="the encoder and its heads"),
     "objective": Section(
         "fedssl.objectives:OBJECTIVES", "name", "simclr", about="what local training minimizes"
     ),
     "method": Section(
-        "fedssl.methods:METHODS", "name", "fedavg", about="what clients share, and do with what they receive"
+        "fedssl.methods:METHODS",
+        "name",
+        "fedavg",
+        about="the federated method: what clients share, keep and receive",
     ),
     "aggregation": Section(
         "fedssl.aggregation:AGGREGATIONS", "name", "fedavg", about="how the server combines uploads"
@@ -101,9 +106,9 @@ SECTIONS = {
         "fedssl.engines.options:ParticipationConfig", about="clients per round, limits for their uploads"
     ),
     "attack": Section("fedssl.attacks:ATTACKS", "name", "none", about="simulated attackers, for studies"),
-    "wire": Section("fedssl.engines.options:WireConfig", about="what travels between server and clients"),
+    "wire": Section("fedssl.engines.options:WireConfig", about="messages between server and clients"),
     "engine": Section(
-        "fedssl.engines:ENGINES", "name", "local", about="where clients run, workers and threads"
+        "fedssl.engines:ENGINES", "name", "local", about="what runs the clients, workers and threads"
     ),
     "privacy": Section(
         "fedssl.privacy.options:PrivacyConfig", about="differential privacy and secure aggregation"
@@ -117,7 +122,7 @@ SECTIONS = {
     "log": Section("fedssl.report.options:LogConfig", about="TensorBoard, Weights & Biases, MLflow"),
 }
 
-# What a bare word stands for in `fedssl.run(method="fedema")`.
+# The key that a plain string sets in `fedssl.run(method="fedema")`.
 MAIN_KEY = {name: section.main for name, section in SECTIONS.items() if section.main}
 
 MAX_BYTES = 1 << 20  # of a config file
@@ -224,10 +229,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         if not stat.S_ISREG(state.st_mode):
             raise ConfigError(f"{path} is not a file")
         if state.st_size > MAX_BYTES:
-            raise ConfigError(f"{path} has {state.st_size:,} bytes: too many for a config")
+            raise ConfigError(f"{path} has {state.st_size:,} bytes: too large for a config")
         text = Path(path).read_bytes().decode("utf-8-sig")
         if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
-            raise RecursionError  # the time that tomllib takes grows with the square of a key's parts
+            raise RecursionError  # tomllib's time is quadratic in the number of a key's parts
         return tomllib.loads(text)
     except FileNotFoundError:
         hint = "" if str(path).endswith(".toml") else "; to set a key, write KEY=VALUE"

@@ -13,17 +13,17 @@ class FedsslError(Exception):
 
 
 class ConfigError(FedsslError):
-    """A key or value of the configuration is wrong."""
+    """Raised for a wrong key or value in the configuration."""
 
     exit_code = 2
 
 
 class DataError(FedsslError):
-    """The images cannot be read or used."""
+    """Raised for images that cannot be read or used."""
 
 
 class RunError(FedsslError):
-    """A run cannot be continued, resumed or evaluated."""
+    """Raised if a run cannot be continued, resumed or evaluated."""
 
 
 class StopRun(Exception):
@@ -36,4 +36,4 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]}"
-    return "known: " + ", ".join(names) if names else "nothing of that kind exists"
+    return "known: " + ", ".join(names) if names else "there are no names to choose from"

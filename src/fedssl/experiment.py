@@ -1,4 +1,4 @@
-"""Puts the parts together and runs them."""
+"""Assembles the parts of a run, and runs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fedssl.threads import with_threads
 
 
 def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
-    """A new run in `out` (default: runs/DATA-OBJECTIVE-METHOD-N)."""
+    """Start a new run in `out` (default: runs/DATA-OBJECTIVE-METHOD-N)."""
     config = with_start_defaults(with_machine_defaults(config))
     directory = RunDir.create(out or free_path(config), config)
     try:
@@ -50,12 +50,12 @@ def run(config: Config, out: str | Path | None, listener: Listener) -> RunDir:
 
 
 def resume(path: str | Path, listener: Listener, rounds: int = 0) -> RunDir:
-    """Continue a run from its last checkpoint; a finished one is left as it is, unless it gets more rounds.
+    """Continue a run from its last checkpoint; a finished run is only changed if it gets more rounds.
 
     Args:
         path: the run's folder.
-        listener: what reports its progress.
-        rounds: rounds in all, where they are to be others than in the run's config; 0: as they are.
+        listener: reports the progress.
+        rounds: total number of rounds; 0: as in the run's config.
     """
     directory = RunDir.open(path)
     if rounds and rounds != directory.config().rounds:
@@ -70,12 +70,12 @@ def resume(path: str | Path, listener: Listener, rounds: int = 0) -> RunDir:
 
 
 def with_machine_defaults(config: Config) -> Config:
-    """The config with the threads of this machine filled in, so that another machine can repeat the run."""
+    """Fill in the threads of this machine, so that another machine can repeat the run."""
     return config.model_copy(update={"engine": config.engine.with_machine_defaults(os.cpu_count() or 1)})
 
 
 def free_path(config: Config) -> Path:
-    """runs/digits-simclr-fedavg, or with the first free number appended."""
+    """Return runs/digits-simclr-fedavg, with the first free number appended if it exists."""
     name = f"{config.data.name}-{config.objective.name}-{config.method.name}".replace("/", "_").replace(
         ":", "_"
     )
@@ -87,7 +87,7 @@ def free_path(config: Config) -> Path:
 
 
 class Experiment:
-    """One run from its first round, or from its last checkpoint, to its result."""
+    """A run, from its first round or last checkpoint to its result."""
 
     def __init__(self, directory: RunDir, config: Config, listener: Listener) -> None:
         self.directory, self.config, self.listener = directory, config, listener
@@ -117,7 +117,7 @@ class Experiment:
             self.listener.close()
 
     def _save_last_round(self) -> str:
-        """Write a checkpoint of the last complete round of an interrupted run; how to continue."""
+        """Write a checkpoint of the last complete round of an interrupted run; returns how to continue."""
         live, path, lines = getattr(self, "live", None), self.directory.path, self.directory.metrics()
         if live is not None and lines and lines[-1]["round"] == live.round:  # else it is not recorded yet
             live.save()
@@ -151,10 +151,10 @@ class Experiment:
         directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
 
     def _last_whole(self, checkpoints: Checkpoints) -> Checkpoint | None:
-        """The last checkpoint that is whole, up to the last round whose metrics are."""
+        """Load the last complete checkpoint, up to the last round with complete metrics."""
         rounds, problem = self.directory.whole_rounds()
         if problem:
-            self.listener.note(f"{problem}; rounds from there on run again")
+            self.listener.note(f"{problem}; later rounds are repeated")
         return checkpoints.latest_whole(rounds, self.listener.note)
 
     def _train(self) -> None:
@@ -167,18 +167,18 @@ class Experiment:
             self.live.train(self._after_round, self._probe_sites)
 
     def _probe_sites(self) -> None:
-        """Probes at the sites, after the last round; a site that sent none is named."""
+        """Run probes at the sites after the last round; sites without results are reported."""
         self.site_probes = self.sites.final() if self.sites is not None else []
         for left_out in self.site_probes[0]["left_out"] if self.site_probes else []:
             self.listener.note(f"{left_out['site']} sent no accuracies: {left_out['reason']}")
 
     def _stopped(self) -> str:
-        """Why a listener ended training after the last round (empty: none did)."""
+        """Why a listener ended training after the last round; empty if none did."""
         lines = self.directory.metrics()
         return str(lines[-1].get("stopped", "")) if lines else ""
 
     def _after_round(self, report: RoundReport) -> bool:
-        """Probe, report and save a round; whether a listener stops the run."""
+        """Probe, report and save a round; returns whether a listener stops the run."""
         config, number = self.config, report.round
         line = {**report.line(), **self._monitor(number, last=number == config.rounds)}
         stopped, warning = report.stop, config.method.warning(line)
@@ -202,9 +202,9 @@ class Experiment:
         return bool(stopped)
 
     def _monitor(self, number: int, last: bool) -> dict[str, Any]:
-        """The probe of a round: kNN (with labels) and spread of the encoders that the method answers for.
+        """Probe a round: kNN (with labels) and feature spread of the method's encoders.
 
-        The last round has at least the spread: every run says whether its encoder has collapsed.
+        The last round has at least the spread, so every run reports whether its encoder has collapsed.
         """
         every = self.config.probe.every
         due = bool(every) and number % every == 0
@@ -213,7 +213,7 @@ class Experiment:
         return {"probe": probe} if probe else {}
 
     def _own_monitor(self, number: int, due: bool, last: bool) -> dict[str, float]:
-        """The monitor on images of this machine; nothing where there are none, or it is not its turn."""
+        """Run the kNN monitor on images of this machine; empty without images, or in other rounds."""
         if not len(self.federation.train) or (not due and not last):
             return {}
         began = time.monotonic()
@@ -258,7 +258,7 @@ class Experiment:
         self.listener.finished(result, directory.path)
 
     def _why_no_probes(self) -> str:
-        """Why there is nothing to probe with (empty: it was not asked for)."""
+        """Why there are no probes; empty if none are configured."""
         if self.sites is not None:
             return "no site sent accuracies"
         return Prober.why_not(self.federation.train, self.federation.test) if self.prober is None else ""
@@ -307,7 +307,7 @@ def _distance(federation: Federation) -> float | None:
 
 
 def peak_memory_mb() -> float:
-    """Of this process and of its largest child."""
+    """Return the peak memory of this process and of its largest child."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
@@ -315,7 +315,7 @@ def peak_memory_mb() -> float:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that may change the numbers of a run."""
+    """Return the versions of everything that may change the numbers of a run."""
     packages = ("fedssl", "torch", "torchvision", "timm", "numpy", "scikit-learn")
     return {
         "python": platform.python_version(),
@@ -326,7 +326,7 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Its model, as Linux names it, else as Python does."""
+    """Return the processor's name from Linux, else from Python."""
     file = Path("/proc/cpuinfo")
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():

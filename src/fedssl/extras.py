@@ -21,8 +21,8 @@ def require(package: str, extra: str, what: str) -> None:
 
     Args:
         package: the name it is imported by.
-        extra: the extra of fedssl that brings it.
-        what: what needs it, in the user's words, such as `privacy.mode=client`.
+        extra: the extra of fedssl that installs it.
+        what: what needs it, for the message, such as `privacy.mode=client`.
     """
     if not installed(package):
         raise ConfigError(f"{what} needs {package.split('.')[0]}: pip install 'fedssl[{extra}]'")

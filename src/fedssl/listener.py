@@ -41,11 +41,11 @@ class Listener:
         Args:
             done: units of work done so far.
             total: units in all.
-            what: what is being done, such as "decoding".
+            what: the kind of work, such as "decoding".
         """
 
     def started(self, info: RunInfo) -> None:
-        """Called once, before the first round (of a resumed run: the first round that is left).
+        """Called once, before the first round (of a resumed run: before its next round).
 
         Args:
             info: config, folder, images and model sizes of the run.
@@ -62,7 +62,7 @@ class Listener:
         """
 
     def note(self, text: str) -> None:
-        """Called with a message that deserves a line of its own, such as a warning.
+        """Called with a message, such as a warning.
 
         Args:
             text: the message.
@@ -77,7 +77,7 @@ class Listener:
         """
 
     def close(self) -> None:
-        """Called last, also when the run failed or was interrupted: release resources."""
+        """Called last, even if the run failed or was interrupted, to release resources."""
 
 
 class Listeners(Listener):
@@ -95,7 +95,7 @@ class Listeners(Listener):
             listener.started(info)
 
     def round(self, line: dict[str, Any]) -> None:
-        """All listeners get the round, also if one of them stops the run."""
+        """Call all listeners, even if one of them stops the run."""
         stop = None
         for listener in self.listeners:
             try:

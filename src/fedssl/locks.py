@@ -1,4 +1,4 @@
-"""Locks and scratch folders. The system frees a lock when its holder dies, so that none is left behind."""
+"""Locks and scratch folders. The system releases a lock when the process that holds it dies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def exclusive(file: Path, what: str) -> Iterator[None]:
 
     Args:
         file: the lock file; it stays when the lock is released.
-        what: what is locked, for the error message.
+        what: the locked thing, for the error message.
 
     Raises:
         RunError: another process holds the lock; names it.

@@ -1,12 +1,12 @@
 """How long OpenMP's threads spin before they sleep.
 
 At the end of every parallel loop PyTorch's threads wait for the last one. The GNU OpenMP library lets them
-spin for milliseconds, on processors that other programs may need: beside two busy processes on two cores, a
-run gets half of its fair share. Two things give most of it back and change no number:
+spin for milliseconds, on processors that other programs may need: next to two busy processes on two cores, a
+run gets half of its fair share. Two measures recover most of it without changing any number:
 
-- The spin is bounded, before the library is loaded: it reads the bound once (`bound_spinning`).
-- While this process has to wait for processors, threads sleep almost at once (`sleep_when_busy`). The library
-  does that by itself where it has more threads than processors, so it is given some that do nothing.
+- Spinning is limited before the library is loaded, which reads the limit once (`bound_spinning`).
+- While this process waits for processors, threads go to sleep almost immediately (`sleep_when_busy`). The
+  library does so if it has more threads than processors, so additional idle threads are started.
 
 A thread that slept has to get its processor back soon, or all others wait for it. While the machine is busy,
 the process's threads therefore ask Linux (6.12 or newer) for short slices of time: the same share in more
@@ -105,7 +105,7 @@ class Busy:
 
 
 class Crowd:
-    """Sleeping OpenMP threads, more than there are processors, which keep the others from spinning."""
+    """Idle OpenMP threads, more than there are processors, which keep the others from spinning."""
 
     def __init__(self) -> None:
         there, self._leave = threading.Event(), threading.Event()
@@ -121,7 +121,7 @@ class Crowd:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)  # free(NULL) does nothing
         threads = len(os.sched_getaffinity(0)) + 1
         for library in loaded():
-            # The threads of a parallel section stay for the next one, as long as the one that began it lives.
+            # The threads of a parallel section are reused as long as the thread that started it lives.
             library.GOMP_parallel(nothing, None, ctypes.c_uint(threads), ctypes.c_uint(0))
         there.set()
         self._leave.wait()

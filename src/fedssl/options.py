@@ -1,9 +1,9 @@
-"""Typed options: every exchangeable part is a frozen pydantic model whose fields are its config keys.
+"""Typed options: every exchangeable part is a frozen pydantic model with config keys as fields.
 
     class FedProx(FedAvg):
         mu: float = Field(0.2, ge=0, description="strength of the pull towards the global model")
 
-is at once the part, the documentation of `method.mu`, and its validation.
+defines the part, documents `method.mu`, and validates it.
 """
 
 from __future__ import annotations

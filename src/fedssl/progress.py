@@ -15,7 +15,7 @@ class Progress(Protocol):
 
 @contextmanager
 def bar() -> Iterator[Progress]:
-    """A progress callback that draws a transient bar on standard error; nothing if that is not a terminal."""
+    """Create a callback that draws a progress bar on standard error, if that is a terminal."""
     from rich import progress
     from rich.console import Console
 

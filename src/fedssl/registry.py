@@ -1,8 +1,8 @@
 """Registries of exchangeable parts by name: `simclr` is `fedssl.objectives.simclr:SimCLR`.
 
-Entries are import paths, so that looking a name up loads only what it names. A name may also be
-such a path itself, `package.module:Thing` or `./file.py:Thing`: that is how a class outside of
-fedssl takes part without being registered.
+Entries are import paths, so that looking up a name only imports that module. A name may also be
+such a path, `package.module:Thing` or `./file.py:Thing`, so classes outside of fedssl can be used
+without registration.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Registry:
     """A named set of import paths (or objects), one for each kind of exchangeable part.
 
     Args:
-        kind: what the entries are, for error messages.
+        kind: the kind of entries, for error messages.
         entries: import paths by name.
         base: import path of the class that every entry must be a subclass of.
-        parameters: instead of a base class: what a function must call its parameters.
+        parameters: instead of a base class: required parameter names of a function.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Registry:
         """Import and return the part.
 
         Raises:
-            ConfigError: the name is unknown, cannot be loaded, or is nothing of this kind.
+            ConfigError: the name is unknown, cannot be loaded, or is of another kind.
         """
         name = self.canonical(name)
         self.check(name)
@@ -106,7 +106,7 @@ class Registry:
         return issubclass(thing, load_object(self.kind, self.base))
 
     def _what_it_is(self, fits: Callable[[Registry], bool]) -> list[tuple[str, str]]:
-        """Other kinds of parts that it is, each with what chooses one of these."""
+        """Return other kinds that the class belongs to, with the keys that select them."""
         others = {chosen: load_object("registry", path) for chosen, path in CHOSEN_BY.items()}
         return [(other.kind, chosen) for chosen, other in others.items() if other is not self and fits(other)]
 
@@ -120,7 +120,7 @@ class Registry:
 
 
 def _first_line(module_name: str, attribute: str) -> str:
-    """Of the docstring of a class or function, which the module defines or imports from another one."""
+    """Return the first docstring line of a class or function that the module defines or imports."""
     spec = importlib.util.find_spec(module_name)
     if spec is None or spec.origin is None:
         return ""
@@ -141,7 +141,7 @@ def _takes(thing: Any, parameters: tuple[str, ...]) -> bool:
 
 
 def load_object(kind: str, path: str) -> Any:
-    """The object at an import path, `package.module:Thing` or `./file.py:Thing`; `kind` is for errors."""
+    """Import the object at `package.module:Thing` or `./file.py:Thing`; `kind` is for errors."""
     module_name, _, attribute = path.rpartition(":")
     try:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else None
@@ -164,7 +164,7 @@ def _load_file(file: Path) -> Any:
         if spec is None or spec.loader is None:
             raise ImportError(f"{file} is not a Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # before it runs: pydantic and dataclasses look annotations up here
+        sys.modules[name] = module  # before executing it: pydantic and dataclasses look up annotations here
         try:
             spec.loader.exec_module(module)
         except BaseException:

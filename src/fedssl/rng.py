@@ -1,7 +1,7 @@
-"""Random numbers that depend on their purpose only.
+"""Random numbers that only depend on their purpose.
 
-Every draw derives from (seed, round, client, purpose): not from what ran before it, in which
-process, or in which order. That is why results do not depend on the engine.
+Every draw derives from (seed, round, client, purpose), not from what ran before it, in which
+process, or in which order. Results therefore do not depend on the engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def derive(seed: int, *purpose: int | str) -> int:
 
 
 def torch_rng(seed: int, *purpose: int | str) -> torch.Generator:
-    """A CPU generator for one purpose (also on a GPU machine: the same draws everywhere)."""
+    """A CPU generator for one purpose, also used with GPUs, for the same draws everywhere."""
     return torch.Generator().manual_seed(derive(seed, *purpose))
 
 

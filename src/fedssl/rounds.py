@@ -20,11 +20,11 @@ def change_rounds(directory: RunDir, rounds: int) -> str:
         rounds: its last round.
 
     Returns:
-        What happens to the learning rate, in words.
+        A description of how the learning rate continues.
 
     Raises:
-        ConfigError: the run has done more rounds than that.
-        RunError: there is no checkpoint to go on from.
+        ConfigError: the run has completed more rounds than that.
+        RunError: there is no checkpoint to continue from.
     """
     config, done = directory.config(), len(directory.metrics())
     kept = max(rounds_in(directory.checkpoints), default=0)

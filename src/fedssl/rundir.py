@@ -60,15 +60,15 @@ class RunDir:
         run = RunDir(path)
         if (run.path / "config.toml").exists():
             raise RunError(
-                f"{path} holds a run already: continue it with {run.how_to_continue()}, "
+                f"{path} contains a run already: continue it with {run.how_to_continue()}, "
                 "or choose another --out"
             )
         if run.path.exists() and not run.path.is_dir():
-            raise RunError(f"{path} is a file; --out wants a folder")
+            raise RunError(f"{path} is a file; --out needs a folder")
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the run's folder {path}: {error}") from error
+            raise RunError(f"cannot create the run's folder {path}: {error}") from error
         run.write_config(config)
         return run
 
@@ -87,7 +87,7 @@ class RunDir:
             (self.path / name).unlink(missing_ok=True)
         (self.checkpoints / "start.safetensors").unlink(missing_ok=True)
         for folder in (self.memories, self.checkpoints, self.path):
-            with suppress(OSError):  # it is not there, or something else is in it
+            with suppress(OSError):  # it does not exist, or contains other files
                 folder.rmdir()
 
     def config(self) -> Config:
@@ -106,12 +106,12 @@ class RunDir:
                 "If you have edited it, remove that line"
             )
         if not match and not ("log" in values and last.endswith("\n")):
-            raise ConfigError(f"{file} is cut off: its last section is missing")
+            raise ConfigError(f"{file} is truncated: its last section is missing")
         with names_from(self.path):
             return from_values(values)
 
     def how_to_continue(self) -> str:
-        """The command that continues this run, in words: sites are with their server, not on this machine."""
+        """Describe the command that continues this run; with sites, it is their server's."""
         engine: Any = {}
         with suppress(ConfigError):
             engine = read_toml(self.path / "config.toml").get("engine")
@@ -129,7 +129,7 @@ class RunDir:
         return [values for _, values in self.lines()]
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The rounds as text and as values; a truncated last line is ignored.
+        """Return the rounds as text and as values; a truncated last line is ignored.
 
         Raises:
             RunError: another line is damaged; names it.
@@ -142,7 +142,7 @@ class RunDir:
             yield line.rstrip("\n") + "\n", values
 
     def whole_rounds(self) -> tuple[int, str]:
-        """The number of rounds with valid metrics from the first on, and the problem of the next line."""
+        """Return the number of valid rounds from the first on, and the problem of the next line."""
         whole = 0
         for number, line in numbered_lines(self.metrics_file):
             try:
@@ -246,7 +246,7 @@ class RunDir:
 
 
 def how_to_continue(path: Path, at_sites: bool) -> str:
-    """The command that continues a run, in words."""
+    """Describe the command that continues a run."""
     return f"the `fedssl server` command with --out {path}" if at_sites else f"`fedssl resume {path}`"
 
 

@@ -71,8 +71,8 @@ class ServerState:
         model: the global model; empty if clusters or nodes take its place.
         clusters: one model per cluster of clients (FeatARC).
         nodes: one model per client, where clients have no server (gossip).
-        memory: tensors the server keeps to itself, for example the moments of its optimizer.
-        values: numbers the server keeps to itself.
+        memory: tensors that are not sent, for example the moments of the server optimizer.
+        values: numbers that are not sent.
     """
 
     model: State = field(default_factory=dict)

@@ -47,7 +47,7 @@ class Claim:
 
     Attributes:
         differences: better − worse, one per seed; infinite where one side never reached a target. A
-            `Summary` where single seeds are not known any more: it has a t-test, but no permutation test.
+            `Summary` if single seeds are not known: it has a t-test, but no permutation test.
         margin: 0 for "better", positive for "better by at least", negative for "within" (non-inferiority).
         failed: names of the runs that failed, whose seeds are therefore missing from `differences`.
     """
@@ -97,7 +97,7 @@ class Verdict:
 
 
 def check_claims(claims: Sequence[Claim]) -> list[Verdict]:
-    """Judge the claims of one table together.
+    """Test the claims of one table together.
 
     A claim that cannot be tested (fewer than two seeds) counts in the family with p = 1, so that verdicts do
     not become weaker as more runs of the table finish.

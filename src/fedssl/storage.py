@@ -1,7 +1,7 @@
 """Atomic files: written under a temporary name, then renamed.
 
-Lines of metrics.jsonl carry a checksum: what changed on the disk is named, not used. This module does without
-PyTorch, which Flower's processes that only pass messages on do not load.
+Lines of metrics.jsonl have a checksum, so damaged lines are reported and not used. This module does not
+import PyTorch, which Flower processes that only forward messages do not load.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedssl.errors import RunError
 
 
 def write_atomic(path: Path, write: Callable[[Path], None], durable: bool = True) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one step."""
+    """Let `write` fill a temporary file next to `path`, then rename it atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -39,7 +39,7 @@ def write_atomic(path: Path, write: Callable[[Path], None], durable: bool = True
 
 @contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Context manager that says in words that the disk is full."""
+    """Context manager that raises a readable error if the disk is full."""
     try:
         yield
     except Exception as error:

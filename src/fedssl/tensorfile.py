@@ -1,6 +1,6 @@
 """Tensors and plain values in one safetensors file.
 
-The file carries a checksum: what changed on the disk is named, not used.
+The file has a checksum, so damaged files are reported and not used.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def save_tensors(
     Args:
         path: the file.
         tensors: tensors by name.
-        values: what JSON can store.
-        durable: wait until it is on the disk.
-        checked: with a checksum, which `load_tensors` verifies.
+        values: plain values for JSON.
+        durable: flush the file to disk.
+        checked: add a checksum, which `load_tensors` verifies.
     """
     flat = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(values)
@@ -45,7 +45,7 @@ def save_tensors(
 
 
 def load_tensors(path: Path, checked: bool = False) -> tuple[State, dict[str, Any]]:
-    """Read what `save_tensors` wrote; the tensors are copies, not views of the file.
+    """Read a file written by `save_tensors`; the tensors are copies, not views of the file.
 
     Args:
         path: the file.
@@ -78,7 +78,7 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """The texts in the header of a safetensors file: eight bytes say how long it is, then it is JSON."""
+    """Read the metadata in the header of a safetensors file: its length in eight bytes, then JSON."""
     end = 8 + int.from_bytes(content[:8], "little")
     texts: dict[str, str] = json.loads(content[8:end]).get("__metadata__") or {}
     return texts

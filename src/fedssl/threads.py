@@ -36,7 +36,7 @@ def run_ahead(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
         depth: number of items to be ahead at most.
 
     Raises:
-        Exception: whatever computing an item raises, at the place of that item.
+        Exception: any error of computing an item, raised at the position of that item.
     """
     ready: queue.Queue[tuple[Item | None, BaseException | None, bool]] = queue.Queue(depth)
     stopped = threading.Event()

@@ -1,4 +1,4 @@
-"""Copies of tensors from the CPU to the device that computes."""
+"""Copies tensors from the CPU to the training device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; to a GPU through pinned memory, so that the copy does not wait for its work."""
+    """Copy a tensor to a device; to a GPU through pinned memory, so that the copy is asynchronous."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

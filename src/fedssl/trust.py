@@ -1,7 +1,7 @@
-"""Which Python files of users may be run.
+"""Decides which Python files of users may be run.
 
-`fedssl run method.name=./mine.py:Mine` runs mine.py, because the person at the keyboard named it. A run's
-config.toml may come from somebody else: the files that it names are not run when the run is only opened
+`fedssl run method.name=./mine.py:Mine` runs mine.py, because the user named it. A run's
+config.toml may come from somebody else, so the files that it names are not run when the run is only opened
 (`resume`, `eval`, `report`, `export`, …), unless
 
 - `fedssl run` has run the same file before, for the same user, and it has not changed since, or
@@ -24,14 +24,14 @@ from pathlib import Path
 
 from fedssl.errors import ConfigError
 
-# What names the parts that are looked up now, if it is not the user; and whether the user trusts it.
+# The source of the names that are looked up, if it is not the user, and whether the user trusts it.
 _source: ContextVar[str] = ContextVar("source", default="")
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 
 
 @contextmanager
 def names_from(source: object) -> Iterator[None]:
-    """Names of parts that are looked up inside come from `source`, such as a run's folder."""
+    """Context manager in which names of parts come from `source`, such as a run's folder."""
     before = _source.set(str(source))
     try:
         yield
@@ -41,7 +41,7 @@ def names_from(source: object) -> Iterator[None]:
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Inside, files are run whoever names them, if `trust` is True."""
+    """Context manager in which all files may be run, if `trust` is True."""
     before = _trusting.set(trust or _trusting.get())
     try:
         yield
@@ -53,13 +53,13 @@ def admit(kind: str, name: str) -> None:
     """Raise a ConfigError unless the class `name` (`./file.py:Class`, `package.module:Class`) may be loaded.
 
     Args:
-        kind: what the class is, for the error message.
+        kind: the kind of class, for the error message.
         name: the class, as a config names it.
     """
     module = name.rpartition(":")[0]
     if module.split(".")[0] == "fedssl" and not module.endswith(".py"):
         return
-    if module in sys.modules:  # it is part of the program that asks
+    if module in sys.modules:  # it is part of the calling program
         return
     file = find(module)
     source = _source.get()
@@ -96,7 +96,7 @@ def is_known(file: Path) -> bool:
 
 
 def remember(file: Path) -> None:
-    """Record a file as run by the user. Where the record cannot be written, `--trust` is needed later."""
+    """Record a file as run by the user. If the record cannot be written, `--trust` is needed later."""
     known, digest = _known(), _digest(file)
     if not digest or known.get(str(file)) == digest:
         return

@@ -1,4 +1,4 @@
-"""Sums over flattened tensors, piece by piece, so that each piece is read from memory once.
+"""Sums over flattened tensors in chunks, so that each chunk is read from memory once.
 
 They do not depend on the memory layout of tensors, which may change when a run is resumed. Like all sums in
 torch, their last bits depend on the number of threads.
@@ -13,7 +13,7 @@ from torch import Tensor
 # pieces would lose digits (a cosine is right to 1e-7 with this, to 7e-6 with 2²²), and be slower.
 PIECE = 1 << 17
 
-# In single precision, sums of squares outside of this range have lost digits, or are lost altogether.
+# In single precision, sums of squares outside of this range lose digits, or overflow.
 SAFE = (1e-20, 1e30)
 
 

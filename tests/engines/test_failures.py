@@ -205,7 +205,7 @@ def test_one_image_clients_train(tmp_path):
 def test_a_run_is_not_written_over_another(tmp_path):
     small_run(tmp_path / "a", rounds=1)
     before = digest(tmp_path / "a")
-    with pytest.raises(RunError, match="holds a run already"):
+    with pytest.raises(RunError, match="contains a run already"):
         small_run(tmp_path / "a", rounds=1, seed=5)
     assert digest(tmp_path / "a") == before
 
@@ -222,7 +222,7 @@ def test_a_run_that_cannot_begin_is_not_in_the_way_of_the_next(tmp_path, wrong):
     for _ in range(2):
         with pytest.raises(FedsslError) as error:
             fedssl.run({**SMALL, **wrong}, out=tmp_path / "a", quiet=True)
-        assert "holds a run already" not in str(error.value)
+        assert "contains a run already" not in str(error.value)
         assert not (tmp_path / "a").exists()
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "mine.txt").touch()

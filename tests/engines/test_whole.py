@@ -195,7 +195,7 @@ def test_no_flipped_byte_goes_unnoticed(after_three: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: b"", "is cut off"),
+        (lambda text: b"", "is truncated"),
         (lambda text: text[: len(text) // 2], "cut off|Invalid|Expected|Illegal|Unescaped|Unclosed"),
         (lambda text: text.replace(b"rounds = 4", b"rounds = 5"), "is damaged, or was edited"),
         (lambda text: text.decode().encode("utf-16"), "is not UTF-8"),
@@ -205,7 +205,7 @@ def test_no_flipped_byte_goes_unnoticed(after_three: Path, tmp_path: Path) -> No
         (lambda text: b"rounds = " + b"9" * 5000, "digits"),
         (lambda text: text.replace(b'root = ""', b'root = "a\\u0000b"').rpartition(b"#")[0], "NUL"),
         (lambda text: b"\0" * 10, "Invalid"),
-        (lambda text: b"# " + b"x" * (2 << 20), "too many for a config"),
+        (lambda text: b"# " + b"x" * (2 << 20), "too large for a config"),
     ],
 )
 def test_a_config_that_is_none_is_an_error_in_words(stopped: Path, change: Any, said: str) -> None:

@@ -14,12 +14,12 @@ from fedssl.state import State, distance
 class CenteredClipping(Robust):
     """v ← v + (1/K) Σ_k (w_k − v)·min(1, τ/‖w_k − v‖), from the median of each coordinate.
 
-    τ is a multiple of the median distance from v, so that it needs no unit. The paper starts from the last
-    round's v. Parameters and normalisation statistics are clipped apart, each by its own τ.
+    τ is a multiple of the median distance from v, and therefore has no unit. The paper starts from the last
+    round's v. Parameters and normalisation statistics are clipped separately, each by its own τ.
     """
 
     radius: float = Field(1.0, gt=0, description="τ, as a multiple of the median distance from the center")
-    steps: int = Field(1, ge=1, description="how often the center moves in a round")
+    steps: int = Field(1, ge=1, description="number of updates of the center per round")
 
     def combine(self, states: list[State], layers: list[str]) -> State:
         others = sorted(states[0].keys() - set(layers))

@@ -1,7 +1,7 @@
-"""FLTrust: uploads are judged by the server's own update from a few trusted images (Cao et al. 2021, §IV).
+"""FLTrust: uploads are weighted by their agreement with the server's update (Cao et al. 2021, §IV).
 
-The server trains on a *root set*: the images that `data.holdout` keeps from the clients of a simulation, or
-the server's own images (`data.root`) where the clients are at sites.
+The server trains on a trusted *root set*: the images that `data.holdout` keeps from the clients of a
+simulation, or the server's own images (`data.root`) where the clients are at sites.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fedssl.vectors import flat, square
 
 
 class FLTrust(Rule):
-    """Updates as long as the server's own, averaged by their cosine with it; negative cosines count 0.
+    """Updates scaled to the length of the server's own, weighted by max(0, cosine with it).
 
     w ← w_g + Σ s_k·(‖g_0‖/‖g_k‖)·g_k / Σ s_k with s_k = max(0, cos(g_k, g_0)). Parameters and normalisation
-    statistics have updates, cosines and lengths of their own; a client counts by the smaller of its two
+    statistics have separate updates, cosines and lengths; a client is weighted by the smaller of its two
     cosines, and updates of statistics are only shortened, so that variances stay positive.
     """
 
@@ -50,7 +50,7 @@ class FLTrust(Rule):
 
 
 class TrustFold(Fold):
-    """Sums updates by trust; memory does not grow with the number of clients."""
+    """Sums updates weighted by trust; memory does not grow with the number of clients."""
 
     def __init__(self, previous: State, statistics: frozenset[str], root: State) -> None:
         super().__init__(previous, statistics)
@@ -75,7 +75,7 @@ class TrustFold(Fold):
         return compared
 
     def _finish(self) -> State:
-        """Without any trust the global model stays as it is."""
+        """Return the new state; if all weights are zero, the global model does not change."""
         new = {}
         for names, total in zip(self.kinds, self.sums, strict=True):
             parts = torch.split(total, [self.previous[name].numel() for name in names])
@@ -95,6 +95,6 @@ def _update(state: State, previous: State, names: list[str]) -> Tensor:
 
 
 def _cosine(own: Tensor, root: Tensor) -> float:
-    """cos of the angle between two updates; 0 if one of them is zero."""
+    """Return the cosine of two updates; 0 if one of them is zero."""
     length = (square(own) * square(root)) ** 0.5
     return float(torch.dot(own.double(), root.double())) / length if length else 0.0

@@ -1,7 +1,7 @@
 """Krum and Multi-Krum: the uploads closest to their neighbours (Blanchard et al. 2017, §4).
 
-The paper's scores are of parameters. Normalisation statistics would pass unjudged with the parameters of a
-client that stays near the others, so they have scores of their own, and are bounded besides.
+The paper scores parameters. Normalisation statistics of a client with inconspicuous parameters would not be
+checked, so they are scored separately, and clamped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Krum(Robust):
         return sorted(range(len(states)), key=lambda client: (worst[client], total[client], client))
 
     def _bounded(self, chosen: State, states: list[State], names: list[str]) -> State:
-        """Statistics within the range that is left without the `malicious` lowest and highest clients."""
+        """Clamp statistics to the range without the `malicious` lowest and highest clients."""
         statistics = [{name: state[name] for name in names} for state in states]
         first, last = self.malicious + 1, len(states) - self.malicious  # kthvalue counts from 1
         lowest = by_coordinate(statistics, lambda values: values.kthvalue(first, dim=1).values)
@@ -60,7 +60,7 @@ class Krum(Robust):
 
 def krum_scores(squared_distances: Tensor, malicious: int) -> Tensor:
     """Scores of all clients from the matrix of their squared distances."""
-    nearest = squared_distances.sort(dim=1).values[:, 1:]  # without itself, at distance 0
+    nearest = squared_distances.sort(dim=1).values[:, 1:]  # excluding itself, at distance 0
     return nearest[:, : len(squared_distances) - malicious - 2].sum(dim=1)
 
 

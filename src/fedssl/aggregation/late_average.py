@@ -16,7 +16,7 @@ PREFIX, COUNT = "average/", "average/count"
 def average_late(server: ServerState, round: int, rounds: int, share: float) -> ServerState:
     """Add the models after a late round to their mean; after the last round, return the mean.
 
-    Training goes on from the models themselves. The mean is in the server's memory, so that a run can be
+    Training continues from the models themselves. The mean is in the server's memory, so that a run can be
     stopped and resumed.
 
     Args:
