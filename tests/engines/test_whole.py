@@ -105,7 +105,7 @@ def damage_metrics(run: Path) -> str:
 def cut_metrics(run: Path) -> str:
     content = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(content[: content.rindex("\n", 0, -1) + 40])
-    return "metrics.jsonl is whole up to round 2; going back to round 2"
+    return "metrics.jsonl is complete up to round 2; going back to round 2"
 
 
 def foreign_files(run: Path) -> str:
@@ -146,7 +146,7 @@ def test_a_run_without_a_whole_state_says_so_and_changes_nothing(stopped: Path) 
 def test_an_early_line_of_metrics_cannot_be_made_up_for(stopped: Path) -> None:
     lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_text(lines[0][:50] + "\n" + "".join(lines[1:]))
-    with pytest.raises(RunError, match=r"metrics.jsonl is whole up to round 0"):
+    with pytest.raises(RunError, match=r"metrics.jsonl is complete up to round 0"):
         experiment.resume(stopped, Listener())
     with pytest.raises(RunError, match=r"metrics.jsonl, line 1 is damaged: it is not JSON"):
         _ = fedssl.Run(stopped).metrics

@@ -45,7 +45,7 @@ class AuditLog:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock, open(self.file, "a+b") as file:
             last, cut = _tail(file)
-            if cut:  # whoever wrote it was killed
+            if cut:  # its writer was killed
                 last = _write(file, last, {"event": "cut", "bytes": cut})
             head = _write(file, last, {"event": event, **values})
             file.flush()
@@ -62,7 +62,7 @@ class AuditLog:
         Args:
             report: the round.
             server: the server after it.
-            names: names of the clients, if they have any.
+            names: names of the clients, if any.
         """
         from fedssl.state import digest  # PyTorch, which the process with the gate does without
 
@@ -143,7 +143,7 @@ def _write(file: Any, last: Mapping[str, Any], values: Mapping[str, Any]) -> Map
 
 
 def _tail(file: Any) -> tuple[Mapping[str, Any], int]:
-    """The last whole entry, and the bytes of half an entry after it, which are cut off."""
+    """Find the last complete entry, and the length of a truncated entry after it, which is removed."""
     size = file.seek(0, os.SEEK_END)
     start = max(0, size - TAIL)
     file.seek(start)

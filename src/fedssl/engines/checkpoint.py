@@ -79,7 +79,7 @@ class Checkpoints:
         """Load the last complete checkpoint, with all its memories.
 
         Args:
-            most: the last round that it may be of.
+            most: the last round to consider.
             tell: called with the reason why a later checkpoint is not used.
 
         Returns:
@@ -92,7 +92,7 @@ class Checkpoints:
         for round in reversed(self.rounds()):
             try:
                 if round > most:
-                    raise RunError(f"metrics.jsonl is whole up to round {most}")
+                    raise RunError(f"metrics.jsonl is complete up to round {most}")
                 found = self.load(round)
                 self.memories.check(found.memory_rounds)
             except RunError as error:

@@ -1,15 +1,15 @@
-"""Uploads of a round on their way into the aggregate: bounded by what the other clients sent, or refused.
+"""Limits on the uploads of a round, relative to those of the other clients.
 
-One client must not decide a round on its own:
+A single client must not dominate a round:
 
-- It counts for at most `participation.max_weight` times the median number of images.
+- It is weighted by at most `participation.max_weight` times the median number of images.
 - It is refused if its distance from the global model exceeds `participation.max_change` times both the norm
   of the global model and the median distance of the others. After a round in which the global model was
   hijacked all honest clients are far from it, and the second condition lets them in.
-- With `participation.clip`, an update longer than that many median updates is shortened.
+- With `participation.clip`, an update with more than that many times the median norm is clipped.
 
-Uploads that no limit can concern are folded in at once, so memory does not grow with the number of clients.
-From the first one on that depends on the others, all wait until the last has come.
+Uploads that no limit can affect are added at once, so memory does not grow with the number of clients.
+From the first upload on that depends on the others, all wait until the last one has arrived.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Entry:
-    """An upload that has come in.
+    """An upload that has arrived.
 
     Attributes:
         outcome: the client's outcome, whose upload may be bounded.
-        sent: of the models the client was sent, the one closest to its upload.
-        change: distance of the upload's parameters and statistics from it, and of each kind alone.
+        sent: the model closest to the upload among those that the client was sent.
+        change: distance of the upload from `sent`, in total, and of parameters and statistics separately.
     """
 
     outcome: Outcome
@@ -59,10 +59,10 @@ class Intake:
 
     Args:
         limits: section `participation` of the config.
-        sizes: numbers of images of the round's clients, where the server knows them; 0 for others.
+        sizes: numbers of images of the round's clients, if the server knows them; else 0.
         statistics: names of running statistics of normalisation layers.
-        sees_models: whether uploads are models, which can be compared with what was sent. Sums and masked
-            uploads are not, and pass as they are.
+        sees_models: whether uploads are models, which can be compared with the sent model. Sums and masked
+            uploads are not, and are not limited.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Intake:
             sent: the models that the client may have trained.
 
         Returns:
-            What can be folded in now: the outcome itself, or nothing.
+            The outcomes that can be added now: the outcome itself, or none.
         """
         upload = outcome.upload
         assert upload is not None
@@ -102,7 +102,7 @@ class Intake:
         return []
 
     def finish(self) -> Iterator[Outcome]:
-        """The outcomes that have waited, in their order: bounded, or with the reason why they are refused."""
+        """Return the waiting outcomes in order: limited, or refused with the reason."""
         if not self.waiting:
             return
         most = int(self.limits.max_weight * statistics.median_low(self.images))
@@ -118,7 +118,7 @@ class Intake:
             yield entry.outcome
 
     def _measure(self, outcome: Outcome, sent: Sequence[State]) -> Entry:
-        """How far an upload is from what was sent, if a limit asks for it."""
+        """Measure the distance of an upload from the sent model, if a limit needs it."""
         upload = outcome.upload
         assert upload is not None
         changes = [Change(0.0, 0.0)]
@@ -145,7 +145,7 @@ class Intake:
         return bool(self.limits.max_change and entry.change.total > self.limits.max_change * unit > 0)
 
     def _too_far(self, entry: Entry, position: int) -> str:
-        """Why an upload is refused (empty: it is not). `position` is its own, in the order of arrival."""
+        """Why an upload is refused; empty if it is not. `position` is its order of arrival."""
         norm = self._norm(entry.sent)
         if not self._exceeds(entry, norm):
             return ""
@@ -166,7 +166,7 @@ class Intake:
         return self._norms[id(model)][1]
 
     def _bound_weight(self, outcome: Outcome, most: int) -> None:
-        """Let a client count for at most that number of images; the log has both numbers."""
+        """Limit the number of images of a client; both numbers are logged."""
         upload = outcome.upload
         assert upload is not None
         if self.limits.max_weight and upload.num_samples > most:
@@ -174,7 +174,7 @@ class Intake:
             upload.num_samples = max(1, most)
 
     def _clip(self, entry: Entry, longest: Change) -> None:
-        """Shorten the parameters and the statistics of an update, each to its own longest length."""
+        """Clip the parameters and the statistics of an update, each to its own limit."""
         upload, sent, own = entry.outcome.upload, entry.sent, entry.change
         assert upload is not None
         if not self.limits.clip:

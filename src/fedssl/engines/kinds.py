@@ -1,4 +1,4 @@
-"""Angles and norms by kind of layer: what happens to weights is not what happens to γ and β."""
+"""Angles and norms by kind of layer, because weights, γ and β behave differently."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A run put together in this process: images, network, client memories, runner, and the server's last state.
+"""A run assembled in this process: images, network, client memories, runner, and the server's last state.
 
-Training, worker processes, Flower sites and evaluation all put a run together here.
+Training, worker processes, Flower sites and evaluation all assemble runs with this module.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedssl.state import ServerState
 
 
 class LiveRun:
-    """What every process that takes part in a run has.
+    """The parts of a run that every participating process has.
 
     Args:
         config: the run's config.
-        federation: the images, and which client has which.
-        memories: what clients keep between rounds.
+        federation: the images, and their assignment to clients.
+        memories: the client memories.
         classes: number of classes that the network is built for; None: those of the images.
-        start: where the run keeps the weights that `model.init` names.
+        start: the run's copy of the weights of `model.init`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LiveRun:
 
 
 class ServerRun(LiveRun):
-    """A run with its checkpoints: where the server is, or where a finished run is loaded.
+    """A run with its checkpoints, in the server's process or loaded after its end.
 
     Attributes:
         round: the last round that `server` has seen; 0 before the first.
@@ -88,7 +88,7 @@ class ServerRun(LiveRun):
         self.checkpoints = Checkpoints(checkpoints, keep, memories)
         found = find(self.checkpoints) or Checkpoint(0, self.runner.first_server(), {})
         self.round, self.server, self.memory_rounds = found.round, found.server, found.memory_rounds
-        # Where clients are on this machine they can be asked at any time, else while the run trains.
+        # Clients on this machine can be asked at any time, sites only while the run trains.
         self._clients: Clients | None = InProcess(self.runner) if engine.sees_clients else None
         self.recalibration = Recalibration(
             self.runner, self.ask, None if engine.sees_clients else stored_at(checkpoints)
@@ -101,11 +101,11 @@ class ServerRun(LiveRun):
     def train(
         self, after_round: Callable[[RoundReport], bool], before_leaving: Callable[[], None] = lambda: None
     ) -> None:
-        """Run the rounds that are left.
+        """Run the remaining rounds.
 
         Args:
             after_round: called after every round, when `round`, `server` and `memory_rounds` are up to date;
-                whether the run stops here.
+                returns whether the run stops.
             before_leaving: called after the last round, while clients at sites can still be asked.
         """
         config, engine = self.config, self.config.engine

@@ -123,7 +123,7 @@ class RoundLoop:
     def _tasks(
         self, number: int, stage: Sequence[int], spares: Sequence[int], relay: Relay, sent: WireTraffic
     ) -> list[Task]:
-        """What clients that train at the same time are asked, and after them the spare ones."""
+        """Create the tasks of clients that train in parallel, followed by those of spare clients."""
         method, plan = self.config.method, plan_round(self.config, self.federation, number, stage, spares)
         broadcasts = (method.broadcast(relay.seen_by(client), client, number) for client in (*stage, *spares))
         return [
@@ -140,7 +140,7 @@ class RoundLoop:
         ]
 
     def select(self, number: int) -> tuple[list[int], list[int]]:
-        """The clients of a round, and those that are asked beyond them."""
+        """Return the clients of a round, and its spare clients."""
         sampled, spares = self.guard.sample(number), list[int]()
         if sampled is None:
             participation, seed = self.config.participation, self.config.seed
@@ -152,14 +152,14 @@ class RoundLoop:
         return {}
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
-        """Start the aggregate of a round; numbers of the round as a whole are added to the report."""
+        """Start the aggregate of a round; its numbers are added to the report."""
         tools = self.tools
         if self.anchor is not None:
             tools = replace(tools, rule=self.anchor.rule(server, number))
         return self.config.method.aggregate(server, number, self.guard.start(server, number, tools))
 
     def intake(self, number: int, selected: Sequence[int]) -> Intake:
-        """Where the uploads of a round come in. The server knows sizes where it has dealt the images."""
+        """Create the intake of a round. The server knows client sizes if it assigned the images."""
         return Intake(
             self.config.participation,
             sizes(self.federation, number, selected),
@@ -168,7 +168,7 @@ class RoundLoop:
         )
 
     def _collect(self, tasks: Sequence[Task], report: RoundReport, sent: WireTraffic) -> None:
-        """Collect masked uploads (secure aggregation); clients that are lost meanwhile have failed."""
+        """Collect masked uploads (secure aggregation); clients that are lost in the process have failed."""
 
         def ask(stage: str, questions: Mapping[int, bytes]) -> Iterator[Answer]:
             sent.down += sum(map(len, questions.values()))
@@ -188,7 +188,7 @@ class RoundLoop:
         self.memory_rounds |= {client: round for client, round in earlier.items() if round}
 
     def _check(self, outcome: Outcome, number: int, relay: Relay) -> bool:
-        """Whether there is an upload that can be used as far as it alone can tell."""
+        """Whether there is an upload that is valid by itself."""
         upload = outcome.upload
         if upload is None:
             return False
@@ -205,7 +205,7 @@ class RoundLoop:
         return not outcome.failure
 
     def _fold(self, outcome: Outcome, number: int, relay: Relay, aggregate: Aggregate) -> None:
-        """Fold one upload in or hand it on, unless it was refused; its tensors are released either way."""
+        """Aggregate an upload or pass it to the next client, unless refused; then release its tensors."""
         arrived = relay.finish(outcome.client, None if outcome.failure else outcome.upload)
         if arrived is not None:
             problem = self._try_to_add(arrived, aggregate)
@@ -220,13 +220,13 @@ class RoundLoop:
                 self.memory_rounds[outcome.client] = number
 
     def _refuse(self, outcome: Outcome, number: int) -> None:
-        """The client has failed, and forgets the round."""
+        """Mark a client as failed, and delete its memory of the round."""
         outcome.upload = None
         if outcome.remembers:
             self.memories.discard(outcome.client, number)
 
     def _try_to_add(self, upload: Upload, aggregate: Aggregate) -> str:
-        """Why the upload could not be folded in (empty: it was)."""
+        """Why the upload could not be aggregated; empty if it was."""
         try:
             upload.state = wire.round_to_dtype(upload.state, self.config.wire.dtype)
             measured = aggregate.add(upload)
@@ -272,14 +272,14 @@ def round_size(participation: ParticipationConfig, clients: int) -> tuple[int, i
 def plan_round(
     config: Config, federation: Federation, round: int, selected: Sequence[int], spares: Sequence[int]
 ) -> dict[int, Slot]:
-    """Threads and turns of the clients of a round; those asked beyond them have no share, and begin last."""
+    """Plan threads and turns of the clients of a round; spare clients have no share and start last."""
     plan = schedule(sizes(federation, round, selected), config.engine.threads, config.engine.wave or 1)
     last = Slot(config.engine.threads, len(selected))
     return dict(zip(selected, plan, strict=True)) | dict.fromkeys(spares, last)
 
 
 def sizes(federation: Federation, round: int, clients: Sequence[int]) -> list[int]:
-    """How many images each client has. Canaries (`fedssl.privacy.canary`) have numbers after the clients."""
+    """The number of images of each client. Canaries (`fedssl.privacy.canary`) follow the clients."""
     return [federation.num_images(client % federation.clients, round) for client in clients]
 
 

@@ -1,4 +1,4 @@
-"""What a client measures in place of training: statistics of the model it was sent, or probes of it."""
+"""Measurements of clients instead of training: statistics or probes of the received model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def measurement(runner: ClientRunner, task: Task) -> Outcome:
-    """What `task.measure` asks for."""
+    """Run the measurement that `task.measure` names."""
     if task.measure in ("monitor", "probes"):
         return _probes(runner, task)
     return _statistics(runner, task)
@@ -45,7 +45,7 @@ def _statistics(runner: ClientRunner, task: Task) -> Outcome:
 
 
 def _probes(runner: ClientRunner, task: Task) -> Outcome:
-    """Probes of the encoder that this client uses, on its own labelled images: numbers, and no tensors."""
+    """Probe the encoder that this client uses on its own labelled images; returns numbers, no tensors."""
     config, part = runner.config, runner.federation.parts[task.client]
     if not len(part):
         raise ClientFailure("has no images")

@@ -1,11 +1,11 @@
-"""Fresh BatchNorm statistics for an encoder whose weights a server rule has scaled.
+"""Recomputes BatchNorm statistics for an encoder with weights that the server rule has scaled.
 
-The running statistics of a global model are means of what clients saw while they trained. After L-DAWA has
-scaled the weights, they belong to other activations. Here clients measure again, each on augmented views of
-its own images, and only means and variances leave them: this works where data are private.
+The running statistics of a global model are means over the clients' training. After L-DAWA has
+scaled the weights, they do not match the activations. Clients therefore measure them again on augmented views
+of their own images, and only means and variances are sent, so this also works for private data.
 
 Statistics of a layer depend on those of the layers before it. In the first pass every client normalises by
-the batch, as in training, which is right but for differences between clients. In the other passes all
+the batch, as in training, which ignores differences between clients. In the other passes all
 normalise by the statistics pooled so far, and each pass makes one more layer of the network exact.
 """
 
@@ -45,7 +45,7 @@ Ask = Callable[[Sequence[Task]], Iterable[Outcome]]
 def recalibrates(config: Config) -> bool:
     """Whether probes use recalibrated statistics: `probe.recalibrate`, by default if weights are scaled.
 
-    Not where uploads are private: clients would tell their statistics past the noise or the masks.
+    Never with private uploads: the statistics would not be protected by noise or masks.
     """
     asked, private = config.probe.recalibrate, config.privacy.on or config.privacy.by_example
     return (config.aggregation.scales_weights and not private) if asked is None else asked
@@ -148,7 +148,7 @@ class Recalibration:
     Args:
         runner: knows the model, and where its statistics are.
         ask: runs tasks at the clients.
-        file: where to keep what was measured, if the clients will not be there for ever.
+        file: where to store the statistics, if clients are only connected during training.
     """
 
     def __init__(self, runner: ClientRunner, ask: Ask, file: Path | None = None) -> None:
@@ -157,7 +157,7 @@ class Recalibration:
         self._found: State = {}
 
     def of(self, model: State) -> State:
-        """The encoder's statistics by name, to be put in place of those of `model`."""
+        """Return the encoder's statistics by name, which replace those of `model`."""
         if model is not self._model:
             self._found = self._stored(model)
             if not self._found and self.runner.recalibrated:

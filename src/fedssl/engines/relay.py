@@ -26,12 +26,12 @@ def find_routes(
         config: the run's config.
         number: number of the round, from 1.
         selected: the clients of the round.
-        spares: clients that are asked beyond them.
+        spares: the spare clients.
         tools: what the server aggregates with.
 
     Raises:
-        ConfigError: models are to be handed on, and a setting does not allow that.
-        RunError: the routes do not have every client once.
+        ConfigError: a setting does not allow passing models between clients.
+        RunError: the routes do not contain every client exactly once.
     """
     method = config.method
     routes = method.routes(selected, number, config.seed)
@@ -48,23 +48,23 @@ def find_routes(
 
 
 def stages(routes: Routes) -> Iterator[list[int]]:
-    """The clients that train at the same time: the first of every route, then the second, and so on."""
+    """Group the clients that train in parallel: the first of every route, then the second, and so on."""
     for stage in zip_longest(*routes):
         yield [client for client in stage if client is not None]
 
 
 class Relay:
-    """Hands models on from client to client.
+    """Passes models from client to client.
 
-    The first client of a route starts from the global model, every other one from the model of the client
-    before it. A client that fails is passed over: the next one gets what it had been given.
+    The first client of a route starts from the global model, every other one from the previous client's
+    model. A client that fails is skipped: the next one gets the model that it had received.
     """
 
     def __init__(self, server: ServerState, routes: Routes) -> None:
         self.server = server
         self._route = {client: number for number, route in enumerate(routes) for client in route}
         self._last = {route[-1] for route in routes}
-        self._held: dict[int, Upload] = {}  # by route: the model on its way
+        self._held: dict[int, Upload] = {}  # the current model by route
 
     def seen_by(self, client: int) -> ServerState:
         """The server from a client's point of view, with the model that the client is to train."""
@@ -72,15 +72,15 @@ class Relay:
         return server if held is None else replace(server, model=held.state)
 
     def finish(self, client: int, upload: Upload | None) -> Upload | None:
-        """Take what a client made of its model.
+        """Record the model that a client has trained.
 
         Args:
             client: id of the client.
             upload: its upload; None if it failed.
 
         Returns:
-            What is to be aggregated, if the client is the last of its route: the model, with the images of
-            all clients that have trained it. None if the route goes on, or nobody trained.
+            The upload to aggregate, if the client is the last of its route: the model, with the images of
+            all clients that have trained it. None if the route continues, or no client trained.
         """
         route = self._route.get(client, -1)
         held = self._held.pop(route, None)
@@ -89,5 +89,5 @@ class Relay:
         arrived = held if upload is None else upload
         if route < 0 or client in self._last or arrived is None:
             return arrived
-        self._held[route] = replace(arrived)  # the loop takes an upload's tensors away
+        self._held[route] = replace(arrived)  # the loop releases an upload's tensors
         return None

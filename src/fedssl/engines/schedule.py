@@ -86,7 +86,7 @@ def split_into_waves(images: Sequence[int], threads: int, wave: int) -> tuple[li
 
 
 def makespan(sizes: Sequence[int], wave: int) -> int:
-    """The time until `wave` workers have finished clients of these sizes, each idle one taking the next."""
+    """The time until `wave` workers have finished clients of these sizes; idle workers take the next one."""
     loads = [0] * wave
     for size in sizes:
         heapq.heapreplace(loads, loads[0] + size)

@@ -1,4 +1,4 @@
-"""`model.init`: the initial weights of an encoder, of which the run keeps a copy."""
+"""`model.init`: the initial weights of an encoder; the run stores a copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Start:
 def with_start_defaults(config: Config) -> Config:
     """The config with the keys that the weights of `model.init` imply, unless they are set.
 
-    A run says which encoder it has and how its input is normalised; timm and the hub do, too.
+    Runs, timm and the hub specify the encoder and the normalisation of its input.
     """
     if not config.model.init:
         return config
@@ -58,10 +58,10 @@ def load_start(config: Config, encoder: Encoder, kept: Path | None) -> Start | N
     Args:
         config: the run's config.
         encoder: the encoder to start.
-        kept: the run's own copy: read if it is there, else written.
+        kept: the run's copy, which is read if it exists, else written.
 
     Raises:
-        ConfigError: the weights are not there, or do not fit the encoder.
+        ConfigError: the weights are missing, or do not fit the encoder.
     """
     if not config.model.init:
         return None
@@ -94,7 +94,7 @@ def _misfit(config: Config, weights: Weights, problem: str) -> str:
 def _input_notes(config: Config, weights: Weights) -> list[str]:
     """Notes about inputs that differ from those the encoder was trained on."""
     if not weights.mean:
-        return ["the file does not say how its input was normalised; data.mean and data.std are what is used"]
+        return ["the file does not specify the normalisation of its input; data.mean and data.std are used"]
     asked: list[tuple[str, tuple[float, ...], Any]] = [
         ("data.mean", weights.mean, config.data.mean),
         ("data.std", weights.std, config.data.std),

@@ -7,8 +7,8 @@ from typing import Literal
 
 from fedssl.state import Broadcast, Upload
 
-# What a client is asked in place of training: statistics of the model that it was sent, by what it normalises
-# by meanwhile (see `recalibration`), or probes on its own labels: the kNN monitor, or all of a run's end.
+# What a client measures instead of training: statistics of the received model, with the given normalisation
+# (see `recalibration`), or probes on its own labels: the kNN monitor, or all final probes.
 Measure = Literal["", "by-batch", "by-statistics", "monitor", "probes"]
 
 

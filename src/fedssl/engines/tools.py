@@ -1,4 +1,4 @@
-"""What the server of a run aggregates with."""
+"""The aggregation rule and server optimizer of a run."""
 
 from __future__ import annotations
 

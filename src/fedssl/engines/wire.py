@@ -1,7 +1,7 @@
 """Messages of tensors between server and clients: safetensors, with floats of type `wire.dtype`.
 
-The loop rounds what it sends and what it gets, whatever the engine: a run with 16 bits on the wire gives
-the same bits where nothing is sent at all.
+The loop rounds what it sends and receives on every engine, so a run with 16-bit messages gives
+the same bits on engines that do not send anything.
 """
 
 from __future__ import annotations

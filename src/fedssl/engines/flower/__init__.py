@@ -1,7 +1,7 @@
-"""Flower underneath: the same run in Ray simulation, and across machines.
+"""The Flower engine: runs in Ray simulation, and across machines.
 
-All that the project knows of Flower is in this folder. Neither Flower nor Ray is told to report usage to
-its makers, unless the environment says otherwise.
+All code that depends on Flower is in this folder. Usage reports of Flower and Ray to their makers are off,
+unless the environment enables them.
 """
 
 import os

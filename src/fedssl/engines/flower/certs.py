@@ -1,10 +1,10 @@
-"""`fedssl certs`: all that a trial needs to trust each other. A real federation has an authority of its own.
+"""`fedssl certs`: certificates and keys for a trial. A real federation uses its own authority.
 
-    OUT/ca.key            signs; belongs in a safe
+    OUT/ca.key            signs certificates; keep it in a safe place
     OUT/server/           for the server: its certificate and key, and the public keys of the sites
     OUT/SITE/             for a site: its private key, and the authority's certificate
 
-What exists already is left as it is, so that a site can be added later. A running server takes up changed and
+Existing files are not changed, so that sites can be added later. A running server applies changed and
 removed public keys without a restart.
 """
 
@@ -116,7 +116,7 @@ def _key_pair(out: Path, name: str) -> list[Path]:
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     private, shared = out / name / f"{name}.key", out / "server" / "sites" / f"{name}.pub"
     write_private(private, _private(key, serialization.PrivateFormat.OpenSSH).decode())
-    write_text(shared, public.decode() + f" {name}\n")  # whole at once: a running server may read it now
+    write_text(shared, public.decode() + f" {name}\n")  # atomically, because a running server may read it now
     return [private, shared]
 
 

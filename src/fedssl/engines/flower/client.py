@@ -1,7 +1,7 @@
-"""What a node does when it is asked: train, keep the result, or say who it is.
+"""A node's part of a run: it trains, stores the result, and identifies itself.
 
 A site's process lives for one message: it reads the site's own images and the memory on its own disk.
-A simulated node finds both where the server has put them.
+A simulated node finds both in the server's folders.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def report_round(text: Mapping[str, Any], outcome: Outcome, received: int, sent:
 
 
 def _describe_measurement(outcome: Outcome) -> str:
-    """What the site measured in place of training."""
+    """Describe a site's measurements."""
     if outcome.upload is None:
         return outcome.failure
     found = {

@@ -33,7 +33,7 @@ def needs_flower() -> None:
 
 
 class Flower(Engine):
-    """Clients are Flower nodes: in Ray simulation, or (`fedssl server`, `fedssl client`) at real sites."""
+    """Clients are Flower nodes: in Ray simulation, or at real sites (`fedssl server`, `fedssl client`)."""
 
     HOW: ClassVar[tuple[str, ...]] = (*Engine.HOW, "sites", "patience")
 
@@ -42,7 +42,10 @@ class Flower(Engine):
         (), description="names of the sites, in the order of client ids; none: a simulation on this machine"
     )
     patience: float = Field(
-        60.0, ge=0, le=1e08, description="seconds that the first round waits for sites that are not there yet"
+        60.0,
+        ge=0,
+        le=1e08,
+        description="seconds that the first round waits for sites that are not connected yet",
     )
 
     _grid: Any = PrivateAttr(None)

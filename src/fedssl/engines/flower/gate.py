@@ -1,9 +1,9 @@
 """A filter in front of a SuperLink that can be reached from other machines.
 
-Flower serves everything on one port. What starts runs and registers keys, and what runs the server's own
-processes, is for this machine alone, and there for those who have the server's token: otherwise whoever
-reaches the port could start runs at every site. What sites may send is bounded before it is read, and a
-refusal leaves a line in the log.
+Flower serves everything on one port. Requests that start runs, register keys or run the server's own
+processes are only accepted from this machine and with the server's token. Otherwise, anybody who
+reaches the port could start runs at every site. The size of requests is checked before they are read, and a
+refusal is logged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Refusal(Exception):
 class Gate:
     """ASGI middleware: lets sites reach what is for sites, in messages of at most `max_bytes`.
 
-    All else needs the token of the server, and a caller on the same machine.
+    Other requests need the server's token, and must come from the same machine.
     """
 
     def __init__(self, app: App, max_bytes: int, token: str, audit: AuditLog | None = None) -> None:
@@ -62,7 +62,7 @@ class Gate:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # Flower speaks nothing else
+        if scope["type"] != "http":  # Flower uses no other protocol
             return
         try:
             if not scope["path"].startswith(FLEET):

@@ -1,4 +1,4 @@
-"""Flower's commands, kept to a folder of their own."""
+"""Runs Flower's commands with a separate configuration folder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedssl.engines.flower.journal import VARIABLE
 from fedssl.errors import RunError
 from fedssl.storage import private_folder, write_private, write_toml
 
-CONNECTION = "fedssl"  # what the SuperLink is called in Flower's own config
+CONNECTION = "fedssl"  # the name of the SuperLink in Flower's config
 SECRET, TOKEN = "superexec.secret", "control.token"  # files that only the user can read
 
 
 class Home:
     """A folder for Flower's processes, and the environment variables that point to it.
 
-    It holds two secrets, new at every start: one makes the process known that starts apps, the other is the
-    token without which the SuperLink takes no run and no key. Nobody but the user can read the folder.
+    It contains two secrets, renewed at every start: one authenticates the process that starts apps, the other
+    is the token that the SuperLink requires for runs and keys. Only the user can read the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class Home:
         }
 
     def connect(self, address: str, authority: Path | None) -> None:
-        """Tell Flower's command line where the SuperLink is."""
+        """Configure the address of the SuperLink for Flower's command line."""
         trust: dict[str, Any] = (
             {"insecure": True} if authority is None else {"root-certificates": str(authority.resolve())}
         )
@@ -66,7 +66,7 @@ class Home:
             return process.start(kind, words, self.environment, output)
 
     def follow(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command of Flower's, to read its lines while it runs."""
+        """Start one of Flower's commands, to read its output while it runs."""
         return subprocess.Popen(
             ["flwr", *words],
             env=self.environment,
@@ -76,7 +76,7 @@ class Home:
         )
 
     def ask(self, *words: str) -> dict[str, Any]:
-        """Run a command of Flower's; returns its answer."""
+        """Run one of Flower's commands; returns its output."""
         done = subprocess.run(
             ["flwr", *words, "--format", "json"], env=self.environment, capture_output=True, text=True
         )

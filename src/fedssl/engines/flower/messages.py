@@ -125,7 +125,7 @@ def read_secure_answer(content: RecordDict, client: int, longest: int) -> Answer
 
 
 def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
-    """What a node answered, as far as it can be read; `longest` bounds the bytes of its tensors.
+    """Parse a node's answer; `longest` limits the bytes of its tensors.
 
     With `longest` 0 an upload is not asked for.
     """

@@ -1,4 +1,4 @@
-"""Which node of a grid is which client."""
+"""Identifies the clients behind the nodes of a grid."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Grid(Protocol):
 
 
 def pull_answers(grid: Grid, ids: Iterable[str]) -> Iterator[tuple[str, Message | None, str]]:
-    """What was answered to these messages: to which, what, and if it cannot be read, why not.
+    """Return the answers to these messages, each with its message, or the reason why it cannot be read.
 
-    One at a time: Flower puts answers together from what sites sent, raises whatever that leads to, and
-    believes an answer that says it belongs to another site's question.
+    One at a time, because Flower assembles answers from what sites sent, raises any resulting error, and
+    accepts an answer that claims to belong to another site's question.
     """
     for id in ids:
         try:
@@ -104,7 +104,7 @@ class Nodes:
         self._there = dict(found)
 
     def _introduce(self, node: int, name: object) -> None:
-        """A site says (or is known by) its name, a simulated node its number."""
+        """Identify a site by its name, a simulated node by its number."""
         client: int | None = None
         if isinstance(name, int) and not self.sites and name in range(self.clients):
             client = name
@@ -136,7 +136,7 @@ class Nodes:
             self._introduce(node, name)
 
     def wait(self, enough: int, hoped: int, patience: float) -> dict[int, Node]:
-        """Who is there as soon as `hoped` are, or, once patience has run out, `enough`."""
+        """Return the connected clients once there are `hoped`, or, after the waiting time, `enough`."""
         began, said = time.monotonic(), 0.0
         while True:
             found = self.connected()

@@ -5,8 +5,8 @@
     python -m fedssl.engines.flower.process PARENT superexec …
     python -m fedssl.engines.flower.process PARENT serverapp|clientapp …    the token comes on standard input
 
-The rest of the line is what Flower's command of that name takes. `$FLWR_HOME` holds the secrets that these
-processes share (`home.Home`).
+The remaining arguments are those of Flower's command of that name. `$FLWR_HOME` contains the secrets that
+these processes share (`home.Home`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedssl.engines.flower.home import SECRET, TOKEN
 
 
 def superlink() -> None:
-    """The server: Flower's port behind the gate."""
+    """Run the server: Flower's port behind the gate."""
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
@@ -45,7 +45,7 @@ def superlink() -> None:
 
 
 def supernode() -> None:
-    """A site's connection to the server; its own port only accepts processes of this user."""
+    """Run a site's connection to the server; its local port only accepts processes of this user."""
     from flwr.supernode.cli import flower_supernode
 
     _run_tasks_apart(f"{_value('--host')}:{_value('--port')}", ["--insecure"])
@@ -53,7 +53,7 @@ def supernode() -> None:
 
 
 def superexec() -> None:
-    """Starts the processes of apps, without their tokens on the command line."""
+    """Start the processes of apps, without their tokens on the command line."""
     from flwr.supercore.cli import flower_superexec
 
     _flower("flwr.supercore.superexec.run_superexec").get_executor = lambda *_, **__: _executor()
@@ -68,7 +68,7 @@ def serverapp() -> None:
 
 
 def clientapp() -> None:
-    """A site's part of a round: always the fedssl that is installed here, whatever app the server sends."""
+    """Run a site's part of a round, with the installed fedssl, whatever app the server sends."""
     from flwr.supernode.cli import flwr_clientapp
 
     from fedssl.engines.flower.client import app
@@ -102,15 +102,15 @@ def start(
         kind: which one.
         words: the rest of its command line.
         environment: None: that of this process.
-        output: where it prints to; None: where this process does.
-        options: further ones of `subprocess.Popen`.
+        output: its output; None: that of this process.
+        options: other arguments of `subprocess.Popen`.
     """
     command = [sys.executable, "-m", "fedssl.engines.flower.process", str(os.getpid()), kind, *words]
     return subprocess.Popen(command, env=environment, stdout=output, stderr=output, **options)
 
 
 def _run_tasks_apart(address: str, trust: list[str]) -> None:
-    """Let a process of our own start apps, known by a secret: no other local process is given a task."""
+    """Let only our own process start apps, authenticated by a secret, so that no other process gets tasks."""
     secret = ["--superexec-auth-secret-file", str(_home() / SECRET)]
     parent = ["--parent-pid", str(os.getpid())]
     start("superexec", ["--runtime-api-address", address, *trust, *secret, *parent], start_new_session=True)

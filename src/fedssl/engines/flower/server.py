@@ -159,7 +159,7 @@ class GridClients:
                     yield done.pop(position)
 
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Ask the clients that have trained; those that left or time out have failed."""
+        """Ask the clients that have trained; those that left or timed out have failed."""
         limit = self.config.participation.timeout or EXCHANGE
         waiting, gone = self._push(
             [
@@ -296,7 +296,7 @@ class GridClients:
     # --- after the last round -----------------------------------------------------------------
 
     def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
-        """Send the result to the sites. A site that does not answer in time does not get it."""
+        """Send the result to the sites; sites that do not answer in time are skipped."""
         answers = self._answers(*self._send(tasks, messages.KEEP), self.config.participation.timeout)
         return [outcome for answered in answers for outcome in answered.values()]
 

@@ -1,4 +1,4 @@
-"""A Flower grid on this machine: nodes that Ray runs in processes of its own."""
+"""A Flower grid on this machine, with nodes in Ray's processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ATTEMPTS = 5
 
 
 class Simulation(GridClients):
-    """Flower's simulation in a thread; its ServerApp lends its grid to the round loop and waits."""
+    """Runs Flower's simulation in a thread; its ServerApp passes its grid to the round loop and waits."""
 
     def __init__(
         self, config: Config, runner: ClientRunner, federation: Federation, tell: Callable[[str], None]
@@ -62,7 +62,7 @@ class Simulation(GridClients):
             error = self._error
             while error is not None and error.__cause__ is not None:
                 error = error.__cause__
-            raise RunError(f"Flower's simulation has ended: {error or 'it does not say why'}")
+            raise RunError(f"Flower's simulation has ended: {error or 'no reason was given'}")
 
     def _simulate(self, config: Config, clients: int) -> None:
         server = ServerApp()
@@ -81,7 +81,7 @@ class Simulation(GridClients):
 
 @dataclass(frozen=True)
 class CheckedGrid:
-    """A grid whose simulation may have ended in the meantime: then nobody would ever answer."""
+    """A grid that raises an error if its simulation has ended, because there would be no more answers."""
 
     grid: Grid
     check: Callable[[], None]
@@ -100,9 +100,9 @@ class CheckedGrid:
 
 
 def start_ray(config: Config) -> None:
-    """A Ray of our own, unless RAY_ADDRESS names one that runs already.
+    """Start Ray, unless RAY_ADDRESS names a running cluster.
 
-    Ray gives its processes half a minute to start; on a busy machine that may be too short, so again.
+    Ray waits half a minute for its processes to start, which may be too short on a busy machine, so retry.
     """
     cores = config.engine.workers * config.engine.threads
     own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False}
@@ -121,6 +121,6 @@ def start_ray(config: Config) -> None:
 
 
 def resources(config: Config) -> BackendConfig:
-    """As many processes as workers, each with the threads that a client trains with."""
+    """Configure one process per worker, each with the threads of a client."""
     gpus = 1.0 / config.engine.workers if config.device.startswith("cuda") else 0.0
     return {"client_resources": {"num_cpus": config.engine.threads, "num_gpus": gpus}}

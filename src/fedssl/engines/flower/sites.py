@@ -15,7 +15,7 @@ from fedssl.engines.flower.home import CONNECTION, Home
 from fedssl.errors import ConfigError, FedsslError
 from fedssl.storage import write_json
 
-LOOK = 2.0  # seconds between two looks at the folder of keys
+LOOK = 2.0  # seconds between checks of the folder of keys
 
 
 def read_keys(folder: Path) -> dict[str, Path]:
@@ -29,7 +29,7 @@ def read_keys(folder: Path) -> dict[str, Path]:
 
 
 def register(home: Home, keys: dict[str, Path], tell: Callable[[str], None], audit: AuditLog) -> None:
-    """Make what the SuperLink knows agree with the keys that are there; it remembers from start to start."""
+    """Synchronize the SuperLink with the existing keys, because it stores keys between starts."""
     file = home.folder / "sites.json"
     known: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.exists() else {}
     for name, entry in list(known.items()):
@@ -52,13 +52,13 @@ def register(home: Home, keys: dict[str, Path], tell: Callable[[str], None], aud
 def watching(
     folder: Path, sites: Collection[str], home: Home, tell: Callable[[str], None], audit: AuditLog
 ) -> Iterator[None]:
-    """Take up changed and removed keys in the meantime.
+    """Context manager that applies changed and removed keys while the server runs.
 
     Args:
         folder: where the public keys are.
         sites: the sites of the run; others have to wait for the next start of the server.
         home: the server's folder for Flower.
-        tell: is told what changes.
+        tell: called with a description of each change.
         audit: the run's audit log.
     """
     over = threading.Event()
@@ -71,7 +71,7 @@ def watching(
             if now == seen:
                 continue
             for name in now.keys() - seen.keys() - set(sites):
-                tell(f"{name}: takes part when the server is started again")
+                tell(f"{name}: takes part after the server is restarted")
             seen = now
             try:
                 keys = {name: folder / f"{name}.pub" for name in now if name in sites}

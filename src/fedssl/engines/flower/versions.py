@@ -1,4 +1,4 @@
-"""What has to be the same at a server and at its sites."""
+"""Versions that must be equal at a server and its sites."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""fedssl as a Flower app: both ends are in the installed package."""
+"""fedssl as a Flower app; ServerApp and ClientApp are in the installed package."""

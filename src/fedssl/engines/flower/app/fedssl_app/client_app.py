@@ -1,4 +1,4 @@
-"""A site's end."""
+"""The ClientApp of a site."""
 
 from fedssl.engines.flower import client
 

@@ -1,4 +1,4 @@
-"""The server's end: a run whose clients are the nodes of Flower's grid."""
+"""The ServerApp: runs the round loop with the nodes of Flower's grid as clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Begin the run that the app's config names, or go on with it."""
+    """Start the run that the app's config names, or continue it."""
     given = {key: str(value) for key, value in context.run_config.items()}
     serve(grid, open_run(given.get("run", ""), given.get("config", ""), given.get("overrides", "")))
 
@@ -37,7 +37,7 @@ def open_run(run: str, config: str, overrides: str) -> RunDir:
 
 
 def serve(grid: Grid, directory: RunDir) -> None:
-    """The whole run, with the grid's nodes as clients."""
+    """Run all rounds, with the grid's nodes as clients."""
     # Under `fedssl server` events are printed there.
     journal = bool(os.environ.get(VARIABLE))
     listener = all_listeners(quiet=journal, own=[JournalListener()] if journal else [])
