@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedssl.config import load as load_config
 from fedssl.errors import ConfigError
 from fedssl.papers.recipe import Recipe, load
 from fedssl.storage import write_toml
@@ -82,6 +83,13 @@ def test_a_run_of_an_older_version_is_found_again(small: Recipe, tmp_path: Path)
     assert locate(tmp_path, other) == tmp_path / other.folder
     write_toml(old / "config.toml", {**before, "gone": 1})
     assert locate(tmp_path, cell) == tmp_path / cell.folder
+
+
+def test_limits_matter_to_runs_with_attackers_alone() -> None:
+    loose, strict = ({"participation": {"max_change": limit}} for limit in (100.0, 10.0))
+    attack = {"attack": {"name": "scale"}}
+    assert folder(load_config(loose)) == folder(load_config(strict))
+    assert folder(load_config({**loose, **attack})) != folder(load_config({**strict, **attack}))
 
 
 def test_recipes_share_the_runs_they_have_in_common() -> None:

@@ -32,11 +32,6 @@ class FLTrust(Rule):
     _root: State | None = PrivateAttr(None)
 
     def anchored(self, root: State) -> FLTrust:
-        """The rule of one round.
-
-        Args:
-            root: the model that the server has trained on its root set, from the global model.
-        """
         rule = self.model_copy()
         rule._root = root
         return rule

@@ -25,6 +25,8 @@ class Rule(Choice):
 
     # Whether the rule changes the norm of weights, so that averaged normalisation statistics do not fit.
     scales_weights: ClassVar[bool] = False
+    # Whether the server trains on images of its own in every round, to compare uploads with the result.
+    needs_root: ClassVar[bool] = False
 
     def start(
         self, previous: State, statistics: frozenset[str] = frozenset(), round: int | None = None
@@ -40,6 +42,14 @@ class Rule(Choice):
             A fold, to which uploads are added.
         """
         raise TypeError(f"{type(self).__name__} does not define start")
+
+    def anchored(self, root: State) -> Rule:
+        """The rule of one round, where it needs the server's own update.
+
+        Args:
+            root: the model that the server has trained on its own images, from the global model.
+        """
+        raise TypeError(f"{type(self).__name__} does not define anchored")
 
     def on_client(
         self, previous: State, upload: Upload, statistics: frozenset[str], round: int | None = None

@@ -55,10 +55,10 @@ class Backdoor(Poison):
             images, _ = client.images.batch(chosen)
             with torch.no_grad():
                 kept = clean(_input(images, client))
-            moved_away = F.cosine_similarity(encoder(_input(stamped(images), client)), target)
+            triggered = F.cosine_similarity(encoder(_input(stamped(images), client)), target)
             same = F.cosine_similarity(encoder(_input(images, client)), kept)
             optimizer.zero_grad()
-            torch.autograd.backward(-moved_away.mean() - same.mean())
+            torch.autograd.backward(-triggered.mean() - same.mean())
             optimizer.step()
         for module, mode in training.items():
             module.training = mode

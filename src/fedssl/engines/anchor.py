@@ -36,9 +36,12 @@ class Anchor:
             raise ConfigError(f"{name} does not multiply factors: use train.lora_mean=freeze-a")
         self.client = federation.clients  # the number after those of the clients
         parts = [images[:0]] * self.client + [images]
-        always = config.participation.model_copy(update={"failure_rate": 0.0, "timeout": 0.0})
+        own = {  # the server never fails, and does not have to protect its own images
+            "participation": config.participation.model_copy(update={"failure_rate": 0.0, "timeout": 0.0}),
+            "privacy": config.privacy.model_copy(update={"mode": "none"}),
+        }
         self.runner = ClientRunner(
-            config.model_copy(update={"participation": always}),
+            config.model_copy(update=own),
             replace(federation, parts=parts, turns=()),
             runner.network,
             Forgetful(runner.memories.folder),
@@ -47,7 +50,7 @@ class Anchor:
     @classmethod
     def of(cls, runner: ClientRunner) -> Anchor | None:
         """The anchor of a run whose rule needs one."""
-        return cls(runner) if getattr(runner.config.aggregation, "needs_root", False) else None
+        return cls(runner) if runner.config.aggregation.needs_root else None
 
     def rule(self, server: ServerState, number: int) -> Rule:
         """The rule of a round, with the server's own update."""
@@ -56,8 +59,7 @@ class Anchor:
         outcome = self.runner.run(Task(number, self.client, broadcast, threads=config.engine.threads))
         if outcome.upload is None:
             raise RunError(f"round {number}: the server cannot train on its root set: {outcome.failure}")
-        rule: Rule = config.aggregation.anchored(outcome.upload.state)  # type: ignore[attr-defined]
-        return rule
+        return config.aggregation.anchored(outcome.upload.state)
 
 
 class Forgetful(MemoryStore):

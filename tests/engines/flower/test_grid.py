@@ -541,6 +541,8 @@ def test_configs_that_make_no_sense_at_sites(tmp_path):
         ({"objective": "supervised"}, "needs labels"),
         ({"method": "centralized"}, "all images in one place"),
         ({"method": "standalone"}, "shares nothing"),
+        ({"aggregation": "fltrust"}, "its root set: set data.name and data.root"),
+        ({"attack": "sign-flip"}, "engine.name=flower has no simulated clients"),
         ({"wire.max_mb": 1, "model.width": 64, "model.projector_hidden": 512}, "more than wire.max_mb=1"),
     ]:
         with pytest.raises(ConfigError, match=said):
@@ -618,6 +620,14 @@ def test_a_server_with_labelled_images_of_its_own_probes(tmp_path, method):
     assert run.result["earth_movers_distance"] is None
     assert all(0 <= line["probe"]["knn"] <= 100 for line in run.metrics)
     assert sum(client["images"] for client in run.metrics[0]["clients"]) == 100  # the sites', not its own
+
+
+def test_a_server_with_images_of_its_own_judges_by_them(tmp_path):
+    own = {"data.name": "digits", "data.limit": 20, "aggregation": "fltrust"}
+    config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1, **own)
+    run_with(FakeGrid(site_nodes(tmp_path, load(BASE))), config, tmp_path / "grid")
+    (line,) = fedssl.Run(tmp_path / "grid").metrics
+    assert (len(line["clients"]), line["failed"]) == (3, [])
 
 
 def test_a_server_without_images_says_why_there_are_no_probes(tmp_path):
