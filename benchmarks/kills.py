@@ -70,7 +70,8 @@ CASES: dict[str, dict[str, Any]] = {
     "moco": {"objective": {"name": "moco-v2", "queue": 32}},
     "private": {
         "privacy.mode": "client",
-        "privacy.noise": 1.0,
+        "privacy.noise": 0.02,
+        "privacy.clip": 0.1,
         "privacy.quantile": 0.5,
         "participation.per_round": 0.6,
     },

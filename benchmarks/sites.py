@@ -63,6 +63,7 @@ class Zygote:
     def __init__(self) -> None:
         heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
         fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
+        fleet_http_connection.flwr_exit = lost
         torch.set_num_threads(1)
         asked, self._ask = os.pipe()
         self._hear, told = os.pipe()
@@ -95,6 +96,11 @@ class Zygote:
         os.waitpid(self.process, 0)
 
 
+def lost(_: int, reason: str = "", **__: Any) -> None:
+    """In place of Flower's exit, after which a process would be ended: the site tries again."""
+    raise ConnectionError(reason)
+
+
 def run_site(site: Light) -> None:
     """The whole life of a site's process."""
     output = os.open(site.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -104,8 +110,8 @@ def run_site(site: Light) -> None:
     while True:
         try:
             serve(site)
-        except SystemExit:  # Flower's way to say that it has no connection
-            pass
+        except ConnectionError as error:
+            print(time.strftime("%H:%M:%S"), " ".join(str(error).split())[:200])
         except BaseException:
             traceback.print_exc()
         sys.stdout.flush()

@@ -148,7 +148,7 @@ class Experiment:
         self.sites = SiteProbes.of(config, self.live)
         self.spread = Spread.over(self.federation, config.data, runner.device)
         self.distance = _distance(self.federation) if config.engine.sees_clients else None
-        directory.write_partition(self.federation.parts, self.distance, self.federation.holdings())
+        directory.write_partition(self.federation.parts, self.distance, self.federation.holdings)
 
     def _last_whole(self, checkpoints: Checkpoints) -> Checkpoint | None:
         """Load the last complete checkpoint, up to the last round with complete metrics."""

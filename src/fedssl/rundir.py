@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from fedssl.storage import (
     parse_line,
     read_json,
     summed,
+    write_atomic,
     write_json,
     write_sealed,
     write_text,
@@ -32,6 +33,8 @@ from fedssl.storage import (
 from fedssl.tensorfile import save_tensors
 from fedssl.trust import names_from
 
+LISTED = 100_000  # clients whose images partition.json lists; with more they are in PARTS
+PARTS = "partition.npz"
 WHOLE = re.compile(r"# whole: ([0-9a-f]{8})\n")  # the last line of a run's config.toml
 
 
@@ -83,7 +86,7 @@ class RunDir:
         """Remove the folder of a run that failed before its first round was finished."""
         if any(True for _ in self.lines()):
             return
-        for name in ("config.toml", "partition.json", "partition.png", "metrics.jsonl", ".lock"):
+        for name in ("config.toml", "partition.json", PARTS, "partition.png", "metrics.jsonl", ".lock"):
             (self.path / name).unlink(missing_ok=True)
         (self.checkpoints / "start.safetensors").unlink(missing_ok=True)
         for folder in (self.memories, self.checkpoints, self.path):
@@ -201,22 +204,33 @@ class RunDir:
     # --- files that are written once ---------------------------------------------------------
 
     def write_partition(
-        self, parts: list[NDArray[np.int64]], distance: float | None, holdings: dict[str, dict[str, Any]]
+        self,
+        parts: Sequence[NDArray[np.int64]],
+        distance: float | None,
+        holdings: Callable[[], dict[str, dict[str, Any]]],
     ) -> None:
-        """Write the partition: indices into the training set, and numbers of images by class and style."""
-        write_sealed(
-            self.path / "partition.json",
-            {
-                "clients": len(parts),
-                "sizes": [len(part) for part in parts],
-                "earth_movers_distance": distance,
-                "holdings": holdings,
-                "indices": [part.tolist() for part in parts],
-            },
-        )
+        """Write the partition: indices into the training set, and numbers of images by class and style.
+
+        With more than 100,000 clients, indices and sizes are in partition.npz, and the numbers are left out.
+        """
+        sizes = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
+        found: dict[str, Any] = {"clients": len(parts)}
+        if len(parts) <= LISTED:
+            found["sizes"] = sizes.tolist()
+        found["earth_movers_distance"] = distance
+        if len(parts) <= LISTED:
+            found |= {"holdings": holdings(), "indices": [part.tolist() for part in parts]}
+        else:
+            arrays = {"indices": np.concatenate(list(parts)), "sizes": sizes}
+            write_atomic(self.path / PARTS, lambda file: _save_arrays(file, arrays))
+        write_sealed(self.path / "partition.json", found)
 
     def partition(self) -> dict[str, Any]:
-        return read_json(self.path / "partition.json")
+        found = read_json(self.path / "partition.json")
+        if "sizes" not in found and (self.path / PARTS).exists():
+            with np.load(self.path / PARTS) as arrays:
+                found["sizes"] = arrays["sizes"].tolist()
+        return found
 
     def write_encoder(self, state: State, description: dict[str, Any]) -> None:
         save_tensors(self.path / "encoder.safetensors", state, {"format": "pt"})
@@ -243,6 +257,12 @@ class RunDir:
         if not self.result_file.exists():
             raise RunError(f"{self.path} has not finished: continue it with {self.how_to_continue()}")
         return read_json(self.result_file)
+
+
+def _save_arrays(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    with open(file, "wb") as opened:  # `savez` adds a suffix to a name
+        small = {name: values.astype(np.uint32) for name, values in arrays.items()}
+        np.savez_compressed(opened, allow_pickle=False, **small)
 
 
 def how_to_continue(path: Path, at_sites: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedssl.config import Config
 from fedssl.data.images import ImageSet
+from fedssl.data.parts import Parts
 from fedssl.data.sets import load, split_holdout
 from fedssl.data.shifts import Shift
 from fedssl.errors import ConfigError, DataError
@@ -47,7 +49,7 @@ class Federation:
 
     train: ImageSet
     test: ImageSet | None
-    parts: list[NDArray[np.int64]]
+    parts: Sequence[NDArray[np.int64]]
     labelled: NDArray[np.int64]  # held out of pre-training
     # With partition.workers: for each worker, the images of each of its clients.
     turns: tuple[tuple[NDArray[np.int64], ...], ...] = ()
@@ -67,8 +69,11 @@ class Federation:
             ("style", train.domain, train.domains),
         ):
             if values is not None:
-                each = [np.unique(values.numpy()[part], return_counts=True) for part in self.parts]
-                counts = [{str(k): int(n) for k, n in zip(*own, strict=True)} for own in each]
+                present, codes = np.unique(values.numpy(), return_inverse=True)
+                counts: list[dict[str, int]] = [{} for _ in self.parts]
+                table = Parts.of(self.parts).counts(codes, len(present))
+                for client, code in zip(*np.nonzero(table), strict=True):
+                    counts[client][str(present[code])] = int(table[client, code])
                 found[kind] = {"names": list(names), "counts": counts}
         return found
 
@@ -123,7 +128,7 @@ def federate(config: Config, progress: Progress | None = None) -> Federation:
     elif config.partition.workers:
         turns = take_turns(parts, config.partition.workers)
         return Federation(train, test, [np.unique(np.concatenate(own)) for own in turns], labelled, turns)
-    return Federation(train, test, parts, labelled)
+    return Federation(train, test, Parts.of(parts), labelled)
 
 
 def take_turns(parts: list[NDArray[np.int64]], workers: int) -> tuple[tuple[NDArray[np.int64], ...], ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from fedssl.data.partitions import earth_movers_distance
+from fedssl.data.parts import Parts
 
 Indices = NDArray[np.int64]
 
@@ -30,7 +31,8 @@ PALETTE = (
 )
 # Neighbours in a bar also differ in shade, for terminals without colour.
 SHADES = "█▓"
-SHOWN = 12
+SHOWN = 12  # on a terminal
+DRAWN = 10_000  # in a picture, which has fewer pixels
 
 
 def text_bars(
@@ -64,12 +66,15 @@ def save_picture(
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+    title = _title(parts, labels)
+    if len(parts) > DRAWN:
+        parts, title = parts[:DRAWN], f"{title}; the first {DRAWN:,}"
     counts, names = _table(parts, labels, classes)
     figure = Figure(figsize=(float(np.clip(3.5 + 0.45 * len(parts), 6, 12)), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _draw_bars(axes, counts)
-    axes.set_title(_title(parts, labels), loc="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10)
     axes.set(xlabel="client", ylabel="images")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
@@ -86,12 +91,11 @@ def _table(
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Numbers of images [client, class] and class names; without labels, one class without a name."""
     if labels is None:
-        return np.array([[len(part)] for part in parts]), [""]
+        return Parts.of(parts).sizes[:, None], [""]
     if labels.size and not 0 <= labels.min() <= labels.max() < len(classes):  # names for none, or not for all
         kinds, labels = np.unique(labels, return_inverse=True)
         classes = [str(kind) for kind in kinds]
-    counts = np.array([np.bincount(labels[part], minlength=len(classes)) for part in parts])
-    return counts, list(classes)
+    return Parts.of(parts).counts(labels, len(classes)), list(classes)
 
 
 def _cells(counts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
@@ -116,7 +120,7 @@ def _main_classes(counts: NDArray[np.int64], names: Sequence[str], most: int = 3
 
 
 def _title(parts: Sequence[Indices], labels: Indices | None) -> str:
-    images = sum(len(part) for part in parts)
+    images = int(Parts.of(parts).sizes.sum())
     title = f"{images:,} images on {len(parts)} client{'s' if len(parts) != 1 else ''}"
     if labels is None or not images:
         return title

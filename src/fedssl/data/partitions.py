@@ -14,6 +14,7 @@ from fedssl.data.partition_base import Indices, Partition, Pool
 from fedssl.data.partition_classes import IID, Classes, OneClass, Skew
 from fedssl.data.partition_dirichlet import Dirichlet, DirichletBounded, DirichletEqual
 from fedssl.data.partition_domain import Domain
+from fedssl.data.parts import Parts
 from fedssl.errors import DataError
 
 __all__ = [
@@ -43,7 +44,7 @@ def earth_movers_distance(labels: Indices, parts: Sequence[Indices]) -> float:
         parts: the images of each client.
     """
     kinds, codes = np.unique(labels, return_inverse=True)
-    counts = np.array([np.bincount(codes[part], minlength=len(kinds)) for part in parts])
+    counts = Parts.of(parts).counts(codes, len(kinds))
     if counts.sum() == 0:
         raise DataError("the earth mover's distance of a partition without images is undefined")
     sizes = counts.sum(1, keepdims=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedssl.aggregation.rule import Rule
+from fedssl.data.parts import Parts
 from fedssl.engines.memory import MemoryStore
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Task
@@ -35,14 +36,15 @@ class Anchor:
         if config.train.lora and config.train.lora_mean == "product":
             raise ConfigError(f"{name} does not multiply factors: use train.lora_mean=freeze-a")
         self.client = federation.clients  # the number after those of the clients
-        parts = [images[:0]] * self.client + [images]
+        sizes = np.zeros(self.client + 1, dtype=np.int64)
+        sizes[-1] = len(images)
         own = {  # the server never fails, and does not have to protect its own images
             "participation": config.participation.model_copy(update={"failure_rate": 0.0, "timeout": 0.0}),
             "privacy": config.privacy.model_copy(update={"mode": "none"}),
         }
         self.runner = ClientRunner(
             config.model_copy(update=own),
-            replace(federation, parts=parts, turns=()),
+            replace(federation, parts=Parts(images, sizes), turns=()),
             runner.network,
             Forgetful(runner.memories.folder),
         )

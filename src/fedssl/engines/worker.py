@@ -17,6 +17,7 @@ from fedssl.allocator import keep_freed_memory
 from fedssl.config import from_values
 from fedssl.data.federation import Federation, federate
 from fedssl.data.images import ImageSet
+from fedssl.data.parts import Parts
 from fedssl.engines.live import LiveRun
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Question, Task
@@ -31,7 +32,12 @@ def main(folder: Path, device: str) -> None:
     # Answers go to the original standard output; whatever else prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    runner = set_up(folder, device)
+    try:
+        runner = set_up(folder, device)
+    except FileNotFoundError:
+        if folder.exists():
+            raise
+        return  # the main process was killed, and the next one has removed what it had left
     with keep_freed_memory(), sleep_when_busy():
         for line in sys.stdin:
             try:
@@ -62,7 +68,7 @@ def _copy(folder: Path, setup: dict[str, Any]) -> Federation:
         mirrored=setup["mirrored"],
     )
     with np.load(folder / "parts.npz") as stored:
-        parts = [stored[f"arr_{client}"] for client in range(len(stored.files))]
+        parts = Parts(stored["indices"], stored["sizes"])
     return Federation(images, None, parts, np.empty(0, dtype=np.int64))
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from fedssl.config import Config
 from fedssl.data.federation import Federation
+from fedssl.data.parts import Parts
 from fedssl.engines.device import deal_devices
 from fedssl.engines.start import FILE
 from fedssl.engines.tasks import Outcome, Question, Task
@@ -144,7 +145,8 @@ def write_setup(folder: Path, config: Config, federation: Federation, memories: 
         np.save(folder / "x.npy", images.x.numpy())
         if images.y is not None:
             np.save(folder / "y.npy", images.y.numpy())
-        np.savez(folder / "parts.npz", *federation.parts)
+        parts = Parts.of(federation.parts)
+        np.savez(folder / "parts.npz", indices=parts.indices, sizes=parts.sizes)
     write_json(
         folder / "setup.json",
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +32,7 @@ def labelled(run: LoadedRun) -> tuple[ImageSet, ImageSet]:
     return train, test
 
 
-def parts_of(run: LoadedRun) -> list[NDArray[np.int64]]:
+def parts_of(run: LoadedRun) -> Sequence[NDArray[np.int64]]:
     """The training images of every client, by number.
 
     Raises:
