@@ -1,1 +1,1 @@
-"""What an attacker learns from a finished run: `fedssl audit`."""
+"""Attacks on a finished run: `fedssl audit`."""

@@ -1,4 +1,4 @@
-"""All attacks on a run, and the files that they leave."""
+"""Runs all attacks on a run, and writes the results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fedssl.threads import with_threads
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard attackers try.
+    """The effort of the attacks.
 
     Attributes:
-        images: members, and as many others, of the membership attack.
-        batch: images of the update that is inverted.
-        steps: of the inversion.
+        images: number of members, and of other images, in the membership attack.
+        batch: number of images of the update that is inverted.
+        steps: steps of the inversion.
     """
 
     images: int = 500
@@ -47,10 +47,10 @@ def audit(
     Args:
         directory: the run's folder.
         attacks: which attacks.
-        effort: how hard they try.
+        effort: the effort of each attack.
 
     Returns:
-        By attack, its numbers, and what they mean in words; or `why_not`.
+        By attack, its numbers and their interpretation; or `why_not`.
     """
     if not directory.result_file.exists():
         raise RunError(f"{directory.path} has not finished: `fedssl resume {directory.path}`")

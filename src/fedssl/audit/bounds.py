@@ -1,4 +1,4 @@
-"""From the successes of an attack to bounds on ε, and to intervals."""
+"""Bounds on ε and confidence intervals from the successes of an attack."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def epsilon_lower_bound(inside: Floats, outside: Floats, delta: float) -> float:
 
 
 def epsilon_of_guesses(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
-    """The largest ε at which so many right guesses are less likely than `error`, by bisection."""
+    """Find, by bisection, the largest ε at which this many right guesses are less likely than `error`."""
     if chance_of_guesses(right, guesses, canaries, 0.0, delta) > error:
         return 0.0
     low, high = 0.0, LARGEST
@@ -81,7 +81,7 @@ def chance_of_guesses(right: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def epsilon_of_separation(separation: float, delta: float) -> float:
-    """ε of two normal distributions whose means are so many standard deviations apart.
+    """Compute ε of two normal distributions with means that are this many standard deviations apart.
 
     Balle and Wang 2018, Theorem 8: the curve of the Gaussian mechanism.
     """
@@ -102,7 +102,7 @@ def epsilon_of_separation(separation: float, delta: float) -> float:
 def epsilon_estimate(inside: Floats, outside: Floats, delta: float, seed: int) -> Interval:
     """ε if scores are normal with the same spread (Andrew et al. 2023), with a bootstrap interval.
 
-    An estimate of what this attack reaches, and not a bound: scores need not be normal.
+    An estimate of the attack's success, not a bound: scores need not be normal.
     """
     rng = np.random.default_rng(seed)
     first = rng.choice(inside, (RESAMPLES, len(inside)))
@@ -143,7 +143,7 @@ def auc_interval(members: Floats, others: Floats, seed: int) -> Interval:
 
 
 def found_at(members: Floats, others: Floats, false_alarms: float) -> Interval:
-    """The share of members that are found where at most this share of others is taken for members.
+    """Compute the true-positive rate at a false-positive rate.
 
     Args:
         members: scores of members.

@@ -52,7 +52,7 @@ def audit_canaries(run: LoadedRun) -> dict[str, Any]:
 
 
 def largest_bound(taking_part: int, others: int, delta: float) -> float:
-    """The bound that so many canaries give when the attacker is never wrong."""
+    """Return the bound from this many canaries if the attacker is never wrong."""
     import numpy as np
 
     return epsilon_lower_bound(np.ones(taking_part), np.zeros(others), delta)

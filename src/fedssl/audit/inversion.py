@@ -1,4 +1,4 @@
-"""Gradient inversion: can the images of a client be rebuilt from what it uploads?
+"""Gradient inversion: reconstructs images of a client from its upload.
 
 The attacker knows the model that the client received and looks for views whose gradient points in the same
 direction as the observed one (Geiping et al. 2020). The client makes a single step on few images, the easiest
@@ -43,7 +43,7 @@ class Observed:
     Attributes:
         name: `upload`, `sum` or `noise`.
         gradient: the direction of the update.
-        about: how it came about: numbers for the report.
+        about: how it was computed, as numbers for the report.
     """
 
     name: str

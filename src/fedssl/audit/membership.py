@@ -1,4 +1,4 @@
-"""The membership attack: does the encoder tell which images it was trained on?
+"""The membership attack: infers from the encoder which images it was trained on.
 
 An encoder gives views of a training image more similar features than views of other images (Liu et al. 2021).
 The attacker makes views of an image, compares their features under the trained and under the untrained
@@ -31,7 +31,7 @@ def audit_membership(run: LoadedRun, images: int) -> dict[str, Any]:
 
     Args:
         run: the run.
-        images: members, and as many others, that are looked at; 40 or more.
+        images: number of members, and of other images, at least 40.
 
     Returns:
         AUC, the share of members found at few false alarms, and the curve; or `why_not`.

@@ -1,4 +1,4 @@
-"""The numbers of an audit in sentences, for people who are responsible for the data."""
+"""Describes the numbers of an audit in sentences, for people who are responsible for the data."""
 
 from __future__ import annotations
 

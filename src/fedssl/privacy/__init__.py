@@ -1,4 +1,4 @@
-"""What stands between an upload and the aggregate: clipping, noise, accounting, secure aggregation, audits.
+"""Privacy of uploads: clipping, noise, accounting, secure aggregation.
 
 Methods and aggregation rules know nothing of this package.
 """

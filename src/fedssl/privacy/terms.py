@@ -18,7 +18,7 @@ from fedssl.privacy.options import PrivacyConfig
 
 CLIP = "privacy/clip"  # the norm in force, among the numbers of the server and of broadcasts
 ROOM = 10.0  # standard deviations of the noise that fit beside the sum
-IMAGES = 1 << 20  # masses are measured in units of so many images unless participation.max_images says less
+IMAGES = 1 << 20  # masses are in units of this many images, unless participation.max_images is smaller
 LARGEST_MASS = 1024.0  # of other masses
 # Values that are summed with the tensors, so that the server learns only their means.
 REPORTED = ("images", "views", "loss", "divergence", "drift")

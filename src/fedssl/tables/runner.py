@@ -55,7 +55,7 @@ class Done(NamedTuple):
 
     Attributes:
         position: index among the cells.
-        outcome: the number, or the reason why there is none.
+        outcome: the number, or the reason why it is missing.
         seconds: time taken.
         reused: whether the run had finished before.
     """

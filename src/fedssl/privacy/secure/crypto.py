@@ -51,7 +51,7 @@ def load_private(data: bytes) -> EllipticCurvePrivateKey:
 
 
 def load_public(data: bytes) -> EllipticCurvePublicKey:
-    """The key of these bytes; a ValueError if they are none."""
+    """Parse a public key; raises a ValueError if the bytes are invalid."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), data)
