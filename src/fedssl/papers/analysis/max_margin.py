@@ -79,7 +79,7 @@ class _Dual:
         return multipliers
 
     def corrected(self, active: NDArray[np.bool_]) -> MaxMargin | None:
-        """Solve for the active multipliers and correct errors until the solution is valid; None on failure."""
+        """Solve for the active multipliers and correct errors until the solution is valid, else None."""
         for _ in range(CORRECTIONS):
             multipliers = np.zeros(active.shape)
             multipliers[active] = _solve(self._products(active))
