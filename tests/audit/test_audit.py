@@ -90,7 +90,7 @@ CANARIES = {
     [
         (None, {}, "no differential privacy"),
         (8.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "below it, as it has to be"),
-        (1.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "above it: the noise is not what it should"),
+        (1.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "above it: the noise is too small"),
     ],
 )
 def test_words_compare_the_bound_with_the_accountant(

@@ -48,9 +48,9 @@ def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
     assert "It needs torch, timm and fedssl" in (tmp_path / "drawn.py").read_text()
     page = (tmp_path / "drawn.md").read_text()
     assert "(content encoder, 8 features" in page
-    assert "It learned without labels" in page
+    assert "It was trained without labels" in page
     export(conditional.path, "safetensors", tmp_path / "told.safetensors")
-    assert "It learned with labels" in (tmp_path / "told.md").read_text()
+    assert "It was trained with labels" in (tmp_path / "told.md").read_text()
 
 
 # --- sampling ---------------------------------------------------------------------------------------

@@ -372,7 +372,7 @@ def test_the_server_optimizer_remembers_each_cluster_apart():
 @pytest.mark.parametrize("cluster", [2, -1, 0.5, None])
 def test_a_cluster_that_does_not_exist_is_an_error(cluster):
     server = ServerState(clusters=[{"w": torch.tensor([0.0])}] * 2)
-    with pytest.raises(RunError, match=r"client 7 names cluster .*: there are 2"):
+    with pytest.raises(RunError, match=r"client 7 chose cluster .*, but there are 2"):
         Clusters(server, 2, tools()).add(upload(7, [1.0], cluster))
 
 

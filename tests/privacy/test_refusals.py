@@ -74,7 +74,7 @@ BY_CONFIG = [
     ),
     ({**CANARIES, "engine.name": "gossip"}, r"simulated clients, which engine\.name=gossip does not have"),
     ({**CANARIES, "method": "centralized"}, r"all images in one place and no clients.*canaries=0"),
-    ({**CANARIES, "aggregation": "krum"}, r"name=krum is no weighted mean.*use fedavg"),
+    ({**CANARIES, "aggregation": "krum"}, r"name=krum is not a weighted mean.*use fedavg"),
 ]
 
 

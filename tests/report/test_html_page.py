@@ -87,7 +87,7 @@ def test_the_summary_is_there_without_scripts(tmp_path):
     text = page(document([finished(tmp_path / "a")]))
     noscript = re.search("<noscript>(.*?)</noscript>", text, flags=re.DOTALL)
     assert noscript is not None
-    assert "right on 75.0 % of test images" in noscript.group(1)
+    assert "classifies 75.0 % of test images" in noscript.group(1)
 
 
 def test_report_by_command(tmp_path, capsys):

@@ -42,7 +42,9 @@ class UserVerification(FedAvg):
 
     def train(self, client: Client) -> Training:
         if client.id >= self.clients:
-            raise ConfigError(f"client {client.id} exceeds method.clients: set it to the number of clients")
+            raise ConfigError(
+                f"client {client.id} needs an output: set method.clients to the number of clients"
+            )
         model, objective = client.model, objective_loss(client)
         projector, head = model.part("projector"), model.part(HEAD)
 
