@@ -159,6 +159,7 @@ class Dies(FedAvg):
         return super().train(client)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_that_dies_costs_one_client_and_is_replaced(tmp_path):
     name = {"method.name": "tests.engines.test_failures:Dies", "engine.workers": 2}
     run = small_run(tmp_path / "a", rounds=2, **name)
@@ -179,6 +180,7 @@ class KilledOnce(FedEMA):
         return super().train(client)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_client_whose_worker_is_killed_once_trains_again_to_the_same_bits(tmp_path, monkeypatch, caplog):
     keys = {"method.name": "tests.engines.test_failures:KilledOnce", "objective": "byol", "rounds": 2}
     monkeypatch.setenv("KILLED_ONCE", str(tmp_path / "killed"))

@@ -11,6 +11,7 @@ from fedssl.cli import main
 from fedssl.report import metrics
 from fedssl.report.status import status_of
 from tests.report.handmade import METRICS, finished, partition, run_dir
+from tests.suite.waiting import PATIENCE
 
 
 def test_the_status_of_a_finished_run(tmp_path, capsys) -> None:
@@ -48,7 +49,7 @@ def test_sites_are_called_by_name(tmp_path) -> None:
 
 def get(server, path, **headers):
     url = f"http://127.0.0.1:{server.server_address[1]}{path}"
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 

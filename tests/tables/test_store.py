@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -24,6 +23,7 @@ from fedssl.tables.cells import cells, portable
 from fedssl.tables.results import Results
 from fedssl.tables.store import Difference, Number, Place, Record, Stale, Store, append
 from fedssl.tables.table import Measure
+from tests.suite.warm import CONTEXT
 from tests.tables.conftest import SMALL, FakeTraining
 
 Write = Callable[..., Path]
@@ -379,12 +379,11 @@ def _write_lines(file: Path, writer: int) -> None:
 
 def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "cells" / "a.jsonl"
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_lines, args=(file, writer)) for writer in range(2)]
+    writers = [CONTEXT.Process(target=_write_lines, args=(file, writer)) for writer in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join()
         assert writer.exitcode == 0
     found = [json.loads(line) for line in file.read_text().splitlines()]
     for writer in range(2):
