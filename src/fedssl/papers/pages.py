@@ -100,7 +100,7 @@ class Pages:
             return f"{heading}\n\nNot measured yet."
         parts = [
             heading,
-            f"{results.table.source}: {results.table.title}. {units(shown)}",
+            f"{': '.join(filter(None, (results.table.source, results.table.title)))}. {units(shown)}",
             table(shown),
             footnote(results),
             self._picture(results),
