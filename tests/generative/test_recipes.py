@@ -36,12 +36,12 @@ def test_the_papers_settings() -> None:
 
 def test_of_distances_less_is_better_and_of_shares_more() -> None:
     (first, *_) = comparisons(load("padpaf-table1").at("paper"))
-    assert first.fewer
+    assert first.lower_is_better
     assert first.text == "PaDPaF < Ditto"
     for comparison in comparisons(load("padpaf-figure3").at("paper")):
-        assert not comparison.fewer
+        assert not comparison.lower_is_better
     (first, *_) = comparisons(load("padpaf-anonymize").at("paper"))
-    assert first.fewer
+    assert first.lower_is_better
 
 
 def test_a_scale_may_measure_otherwise() -> None:

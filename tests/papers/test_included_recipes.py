@@ -88,7 +88,7 @@ def test_rows_are_the_same_at_scales_smoke_and_paper() -> None:
 def check(outcome: Outcome) -> None:
     measure = outcome.cell.measure
     assert outcome.number is not None
-    if not measure.fewer and not measure.plain:
+    if not measure.lower_is_better and not measure.plain:
         assert outcome.number >= 0
         assert outcome.number <= 100 or measure.number == "variety"  # a ratio
         assert outcome.untrained is not None or measure.kind == "generate"

@@ -210,7 +210,11 @@ def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> No
         recipe = load(name)
         for cell in cells(recipe.at("paper"), 1, {}):
             paper = recipe.at("paper").row(cell.row).paper.get(cell.column)
-            if paper and not cell.measure.fewer and (name, cell.row, cell.column) not in OTHER_NUMBERS:
+            if (
+                paper
+                and not cell.measure.lower_is_better
+                and (name, cell.row, cell.column) not in OTHER_NUMBERS
+            ):
                 key = (cell.folder, cell.measure.model_dump_json())
                 seen.setdefault(key, {})[paper[0]] = f"{name}: {cell.row}, {cell.column}"
     assert len(seen) > 100

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedssl.tables.figure import _spans_decades
-from fedssl.tables.measure import take
+from fedssl.tables.measure import read_number
 from fedssl.tables.table import Measure
 
 
@@ -20,15 +20,15 @@ def run(tmp_path):
 
 
 def test_the_classifier_is_read_from_the_result(run):
-    reading = take(run, Measure(kind="classifier"))
+    reading = read_number(run, Measure(kind="classifier"))
     assert (reading.number, reading.untrained) == (25.0, 10.0)
 
 
 def test_drift_is_that_of_the_last_round_and_less_is_better(run):
-    reading = take(run, Measure(kind="drift"))
+    reading = read_number(run, Measure(kind="drift"))
     assert (reading.number, reading.untrained) == (2.5, None)
-    assert Measure(kind="drift").fewer
-    assert not Measure(kind="classifier").fewer
+    assert Measure(kind="drift").lower_is_better
+    assert not Measure(kind="classifier").lower_is_better
 
 
 def test_the_papers_drift_and_the_local_test_are_evaluations_that_the_run_keeps(run):
@@ -37,10 +37,10 @@ def test_the_papers_drift_and_the_local_test_are_evaluations_that_the_run_keeps(
         {"protocol": "local", "accuracy": 0.7, "untrained": 0.4, "overrides": {}},
     ]
     (run / "evaluations.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    reading = take(run, Measure(kind="drift-from-mean"))
+    reading = read_number(run, Measure(kind="drift-from-mean"))
     assert (reading.number, reading.untrained) == (3.5, None)
-    assert Measure(kind="drift-from-mean").fewer
-    reading = take(run, Measure(kind="local"))
+    assert Measure(kind="drift-from-mean").lower_is_better
+    reading = read_number(run, Measure(kind="local"))
     assert (reading.number, reading.untrained) == pytest.approx((70.0, 40.0))
 
 

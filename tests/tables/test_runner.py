@@ -16,8 +16,8 @@ from fedssl.papers.recipe import Recipe, load
 from fedssl.tables import measure
 from fedssl.tables.campaign import Campaign
 from fedssl.tables.cells import cells
-from fedssl.tables.measure import take
-from fedssl.tables.runner import Outcome, alone, lock_of, run_cells
+from fedssl.tables.measure import read_number
+from fedssl.tables.runner import Outcome, lock_of, lock_run, run_cells
 from fedssl.tables.table import Measure
 from tests.suite.waiting import wait_until
 from tests.tables.conftest import FakeTraining
@@ -117,7 +117,7 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_a_probe_is_read_from_the_result(finished: Path) -> None:
-    reading = take(finished, Measure(kind="linear"))
+    reading = read_number(finished, Measure(kind="linear"))
     assert (reading.number, reading.untrained) == (80.0, 30.0)
 
 
@@ -133,31 +133,31 @@ def test_another_protocol_is_evaluated_once_and_kept(finished: Path, monkeypatch
 
     monkeypatch.setattr(measure, "evaluate", evaluate)
     wanted = Measure(kind="transfer", config={"data": {"limit": 0}})
-    assert [take(finished, wanted).number for _ in range(2)] == [50.0, 50.0]
-    assert take(finished, Measure(kind="semi")).number == 50.0
-    assert take(finished, Measure(kind="linear", config={"probe": {"labels": 0.1}})).number == 50.0
+    assert [read_number(finished, wanted).number for _ in range(2)] == [50.0, 50.0]
+    assert read_number(finished, Measure(kind="semi")).number == 50.0
+    assert read_number(finished, Measure(kind="linear", config={"probe": {"labels": 0.1}})).number == 50.0
     assert asked == [("transfer", {"data.limit": 0}), ("semi", {}), ("linear", {"probe.labels": 0.1})]
 
 
 def test_rounds_until_a_target(finished: Path) -> None:
-    assert take(finished, Measure(kind="rounds-to", target=0.4)).number == 4
-    assert take(finished, Measure(kind="rounds-to", target=0.7)).number == float("inf")
+    assert read_number(finished, Measure(kind="rounds-to", target=0.4)).number == 4
+    assert read_number(finished, Measure(kind="rounds-to", target=0.7)).number == float("inf")
     (finished / "metrics.jsonl").write_text('{"round": 1}\n')
     with pytest.raises(RunError, match=r"probe.every=1"):
-        take(finished, Measure(kind="rounds-to", target=0.4))
+        read_number(finished, Measure(kind="rounds-to", target=0.4))
 
 
 def test_a_run_without_labels_says_why_it_has_no_number(finished: Path) -> None:
     (finished / "result.json").write_text(json.dumps({"probes": [], "why_no_probes": "folder has no labels"}))
     with pytest.raises(RunError, match="folder has no labels"):
-        take(finished, Measure(kind="knn"))
+        read_number(finished, Measure(kind="knn"))
 
 
 # --- two commands at once -------------------------------------------------------------------------
 
 
 def _hold(lock: Path, held: Path) -> None:
-    with alone(lock):
+    with lock_run(lock):
         held.touch()
         signal.pause()
 
@@ -206,5 +206,5 @@ def test_a_run_that_another_command_is_at_is_left_for_last(
 
 def _enter(lock: Path, entered: Path) -> None:
     (entered.parent / "comes").touch()
-    with alone(lock):
+    with lock_run(lock):
         entered.touch()

@@ -17,7 +17,7 @@ from fedssl.papers.recipe import load
 from fedssl.tables.cells import cells
 from fedssl.tables.cost import Images, Stopwatch, images, plan
 from fedssl.tables.dryrun import DryRun
-from fedssl.tables.measure import take
+from fedssl.tables.measure import read_number
 from fedssl.tables.orderings import comparisons
 from fedssl.tables.results import Results
 from fedssl.tables.runner import Outcome
@@ -61,11 +61,11 @@ def test_the_number_of_one_style(tmp_path: Path) -> None:
     }
     (tmp_path / "result.json").write_text(json.dumps({"probes": []}))
     (tmp_path / "evaluations.jsonl").write_text(json.dumps(entry) + "\n")
-    assert take(tmp_path, Measure(kind="personal")).number == 60.0
-    svhn = take(tmp_path, Measure(kind="personal", style="svhn"))
+    assert read_number(tmp_path, Measure(kind="personal")).number == 60.0
+    svhn = read_number(tmp_path, Measure(kind="personal", style="svhn"))
     assert (svhn.number, svhn.untrained) == (30.0, 10.0)
     with pytest.raises(RunError, match="personal has no style 'mnits': did you mean mnist"):
-        take(tmp_path, Measure(kind="personal", style="mnits"))
+        read_number(tmp_path, Measure(kind="personal", style="mnits"))
 
 
 def test_columns_are_compared_by_their_gain_over_a_row(write: Write) -> None:

@@ -10,7 +10,7 @@ from fedssl.papers.recipe import Recipe, Scale
 from fedssl.papers.stored import Stored, recipes_of
 from fedssl.statistics import RULE, Word
 from fedssl.tables.markdown import BOUNDED, NOTHING, PUBLISHED, grid, interval
-from fedssl.tables.results import Judged, Results
+from fedssl.tables.results import Results, TestedOrdering
 from fedssl.tables.store import Difference
 from fedssl.tables.table import Ordering
 
@@ -46,7 +46,7 @@ class Line:
     comparisons: int
     paper: tuple[float | None, ...]
     scale: str = ""
-    judged: Judged | None = None
+    judged: TestedOrdering | None = None
     was: Difference | None = None
 
 
@@ -83,7 +83,7 @@ def _lines(stored: Stored, recipe: Recipe, ordering: Ordering) -> Iterator[Line]
         yield Line(recipe, ordering.claim, own, len(left), tuple(left[key] for key in left))
 
 
-def _judged(stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering) -> Iterator[Judged]:
+def _judged(stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering) -> Iterator[TestedOrdering]:
     """Return the measurements of an ordering at a scale."""
     for each, judged in stored.table(recipe.name, scale).by_ordering():
         if each == ordering:
@@ -92,7 +92,7 @@ def _judged(stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering) ->
 
 def _outdated(
     stored: Stored, recipe: Recipe, scale: Scale, ordering: Ordering
-) -> Iterator[tuple[Judged, Difference]]:
+) -> Iterator[tuple[TestedOrdering, Difference]]:
     """Return the published differences of an ordering that are out of date."""
     results = stored.table(recipe.name, scale)
     for each, judged in results.by_ordering():
@@ -102,7 +102,7 @@ def _outdated(
                 yield line, was
 
 
-def _tested(judged: Judged | None) -> bool:
+def _tested(judged: TestedOrdering | None) -> bool:
     """Whether there is more than one seed."""
     return judged is not None and judged.verdict.n > 1
 

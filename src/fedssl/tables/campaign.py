@@ -17,7 +17,7 @@ from fedssl.tables.archive import Archive, with_archive
 from fedssl.tables.cells import Cell, cells, locate
 from fedssl.tables.dryrun import DryRun
 from fedssl.tables.markdown import orderings, table
-from fedssl.tables.measure import shown
+from fedssl.tables.measure import format_number
 from fedssl.tables.pace import Pace
 from fedssl.tables.page import heading, markdown
 from fedssl.tables.raw import as_json
@@ -168,7 +168,11 @@ class _Progress:
     def line(self, outcome: Outcome, took: str, left: float | None) -> str:
         """` 4/18  FedEMA · CIFAR-10 · seed 1: 41.53  14m02s  left 3h10m`."""
         total, cell = len(self.found.planned), outcome.cell
-        what = f"failed: {outcome.error}" if outcome.number is None else shown(outcome.number, cell.measure)
+        what = (
+            f"failed: {outcome.error}"
+            if outcome.number is None
+            else format_number(outcome.number, cell.measure)
+        )
         table = f"{self.found.table.name}  " * (len(self.campaign.tables) > 1)
         ahead = f"  left {duration(left)}" if left else ""
         place = f"{len(self._outcomes):>{len(str(total))}}/{total}"

@@ -61,7 +61,7 @@ class DryRun:
         left = sum(self._left(cell) for cell in seeds)
         cost = "–"
         if size and planned:
-            asked = sum(self._to_ask(cell) for cell in seeds)
+            asked = sum(self._needs_evaluation(cell) for cell in seeds)
             steps = left * planned.steps * config.method.effort / config.engine.workers
             steps += asked * evaluation_steps(config, seeds[0].measure, size.count, size.styles)
             if steps:
@@ -90,7 +90,7 @@ class DryRun:
         self.missing += 1
         return 1 - min(rounds_done(self.paths[cell.folder]) / cell.config.rounds, 1.0)
 
-    def _to_ask(self, cell: Cell) -> bool:
+    def _needs_evaluation(self, cell: Cell) -> bool:
         """Whether the cell's number has to be computed and no earlier line includes it."""
         measure = cell.measure.model_copy(update={"number": ""})  # several numbers are computed together
         asked = f"{cell.folder} {measure.model_dump_json()}"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from fedssl.statistics import RULE, Verdict, mean_and_spread, summarize
-from fedssl.tables.measure import shown
-from fedssl.tables.results import Judged, Results
+from fedssl.tables.measure import format_number
+from fedssl.tables.results import Results, TestedOrdering
 from fedssl.tables.store import Number
 from fedssl.tables.table import Measure
 
@@ -53,7 +53,7 @@ def papers(results: Results, row: str, column: str) -> str:
     known = results.table.row(row).paper.get(column)
     if not known:
         return NOTHING
-    texts = [shown(number, results.measure(row, column)) for number in known]
+    texts = [format_number(number, results.measure(row, column)) for number in known]
     return " ± ".join(texts)
 
 
@@ -105,7 +105,7 @@ def orderings(results: Results) -> str:
     return "\n\n".join(["## Orderings", f"**{results.summary()}.**", verdicts(judged, results.seeds), RULE])
 
 
-def verdicts(judged: Sequence[Judged], seeds: int) -> str:
+def verdicts(judged: Sequence[TestedOrdering], seeds: int) -> str:
     """Format one line per claim, followed by lines for its parts."""
     lines = [line for each in judged for line in ((each, False), *((part, True) for part in each.parts))]
     permuted = any(each.verdict.p_permutation is not None for each, _ in lines)
@@ -114,7 +114,7 @@ def verdicts(judged: Sequence[Judged], seeds: int) -> str:
     return grid(head, [_ordering(each, part, permuted, seeds) for each, part in lines])
 
 
-def _ordering(judged: Judged, part: bool, permuted: bool, seeds: int) -> list[str]:
+def _ordering(judged: TestedOrdering, part: bool, permuted: bool, seeds: int) -> list[str]:
     """Format a line of the table; parts of an `at least k of n` are indented, with a verdict not in bold."""
     verdict = judged.verdict
     named = f"{judged.claim}: {judged.text}" if judged.claim and not part else judged.text
@@ -148,7 +148,7 @@ def _p(value: float | None) -> str:
     return NOTHING if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _n(judged: Judged, seeds: int) -> str:
+def _n(judged: TestedOrdering, seeds: int) -> str:
     """`3`, or `2 of 6: seed 1 failed (BYOL · iid), seeds 3, 4, 5 not run`."""
     verdict = judged.verdict
     if judged.published:
@@ -163,7 +163,7 @@ def _n(judged: Judged, seeds: int) -> str:
     return f"{count}: {', '.join(why)}" if why else count
 
 
-def _difference(judged: Judged) -> str:
+def _difference(judged: TestedOrdering) -> str:
     verdict = judged.verdict
     if judged.parts:
         return summarize([part.verdict for part in judged.parts])

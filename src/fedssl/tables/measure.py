@@ -23,14 +23,14 @@ class Reading:
     untrained: float | None
 
 
-def shown(number: float, measure: Measure) -> str:
+def format_number(number: float, measure: Measure) -> str:
     """Format a number: 83.34, 40, or not reached."""
     if measure.counts:
         return f"{number:g}" if number < float("inf") else "not reached"
     return f"{number:.{measure.digits}f}"
 
 
-def take(path: Path, measure: Measure) -> Reading:
+def read_number(path: Path, measure: Measure) -> Reading:
     """Return the number of a run; missing evaluations are computed now and stored with the run."""
     if measure.kind in CURVES:
         curve = points(read_lines(path / "metrics.jsonl"), CURVES[measure.kind])

@@ -34,7 +34,7 @@ class Comparison:
     where: str
     terms: tuple[tuple[float, Place], ...]
     margin: float
-    fewer: bool = False  # smaller numbers are better
+    lower_is_better: bool = False  # smaller numbers are better
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ def _pairs(ordering: Ordering, table: Table) -> Iterator[Comparison]:
         cells = [place for place in pair if place.number is None]
         if where == ordering.over or not all(_exists(place, rows, columns) for place in cells):
             continue
-        fewer = table.measure_of(rows[cells[0].row], columns[cells[0].column]).fewer
-        sign = -1.0 if fewer else 1.0
+        lower_is_better = table.measure_of(rows[cells[0].row], columns[cells[0].column]).lower_is_better
+        sign = -1.0 if lower_is_better else 1.0
         yield Comparison(
-            text=_text(better, worse, ordering, fewer),
+            text=_text(better, worse, ordering, lower_is_better),
             claim=ordering.claim,
             where=where,
             terms=((sign, pair[0]), (-sign, pair[1])),
             margin=ordering.margin,
-            fewer=fewer,
+            lower_is_better=lower_is_better,
         )
 
 
@@ -105,14 +105,14 @@ def _exists(place: Place, rows: Mapping[str, Row], columns: Mapping[str, Column]
     return {place.row, place.over or place.row} <= rows.keys() and place.column in columns
 
 
-def _text(better: Side, worse: Side, ordering: Ordering, fewer: bool) -> str:
+def _text(better: Side, worse: Side, ordering: Ordering, lower_is_better: bool) -> str:
     """Format as `a > b + 2`; if smaller numbers are better, `a < b − 2`; or `a within 0.5 of b`."""
     gain = f" in gain over {ordering.over}" if ordering.over else ""
     if ordering.within is not None:
         return f"{better} within {ordering.within:g} of {worse}{gain}"
-    more = ordering.by < 0 if fewer else ordering.by > 0
+    more = ordering.by < 0 if lower_is_better else ordering.by > 0
     margin = f" {'+' if more else '−'} {abs(ordering.by):g}" if ordering.by else ""
-    return f"{better} {'<' if fewer else '>'} {worse}{margin}{gain}"
+    return f"{better} {'<' if lower_is_better else '>'} {worse}{margin}{gain}"
 
 
 # --- trends ---------------------------------------------------------------------------------------

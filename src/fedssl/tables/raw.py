@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from fedssl.tables.page import heading, named_overrides
-from fedssl.tables.results import Judged, Results
+from fedssl.tables.results import Results, TestedOrdering
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def as_json(results: Results) -> dict[str, Any]:
     }
 
 
-def _ordering_json(judged: Judged) -> dict[str, Any]:
+def _ordering_json(judged: TestedOrdering) -> dict[str, Any]:
     verdict = judged.verdict
     found: dict[str, Any] = {
         "claim": judged.claim,

@@ -16,7 +16,7 @@ from fedssl.tables.table import Measure, Ordering, Table
 
 
 @dataclass(frozen=True)
-class Judged:
+class TestedOrdering:
     """A row of the table of orderings: a claim, the paper's difference, and the verdict.
 
     Attributes:
@@ -36,7 +36,7 @@ class Judged:
     paper: float | None
     contradicted: bool
     verdict: Verdict
-    parts: tuple[Judged, ...] = ()
+    parts: tuple[TestedOrdering, ...] = ()
     missing: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     published: bool = False
     bounded: bool = False
@@ -118,31 +118,31 @@ class Results:
 
     # --- orderings --------------------------------------------------------------------------------
 
-    def orderings(self) -> list[Judged]:
+    def orderings(self) -> list[TestedOrdering]:
         """Return every claim with its verdict; Holm's correction covers all comparisons of the table."""
         return [each for _, judged in self.by_ordering() for each in judged]
 
-    def by_ordering(self) -> list[tuple[Ordering, tuple[Judged, ...]]]:
+    def by_ordering(self) -> list[tuple[Ordering, tuple[TestedOrdering, ...]]]:
         """Return every claim with its verdict and ordering."""
         found = groups(self.table)
         every = [comparison for group in found for comparison in group.comparisons]
         verdicts = iter(check_claims([self._claim(comparison) for comparison in every]))
-        judged: list[tuple[Ordering, tuple[Judged, ...]]] = []
+        judged: list[tuple[Ordering, tuple[TestedOrdering, ...]]] = []
         for group in found:
             parts = tuple(self._judged(comparison, next(verdicts)) for comparison in group.comparisons)
-            judged.append((group.ordering, (_together(group, parts),) if group.ordering.at_least else parts))
+            judged.append((group.ordering, (_at_least(group, parts),) if group.ordering.at_least else parts))
         return judged
 
     def summary(self) -> str:
         """`7 of 11 held, 1 not held, 3 undecided`."""
         return summarize([each.verdict for each in self.orderings()])
 
-    def _judged(self, comparison: Comparison, verdict: Verdict) -> Judged:
+    def _judged(self, comparison: Comparison, verdict: Verdict) -> TestedOrdering:
         known = [(weight, self._paper(place)) for weight, place in comparison.terms]
         paper = None
         if all(number is not None for _, number in known):
             paper = paired_contrast([(weight, {0: number or 0.0}) for weight, number in known])[0]
-        return Judged(
+        return TestedOrdering(
             text=comparison.text,
             claim=comparison.claim,
             where=comparison.where,
@@ -235,11 +235,11 @@ class Results:
         return known[0] - under[0] if known and under else None
 
 
-def _together(group: Group, parts: tuple[Judged, ...]) -> Judged:
+def _at_least(group: Group, parts: tuple[TestedOrdering, ...]) -> TestedOrdering:
     """Combine comparisons into "at least k of n"."""
     k = group.ordering.at_least or 0
     against = sum(part.contradicted for part in parts)
-    return Judged(
+    return TestedOrdering(
         text=f"{group.text}: {parts[0].text}" if len({part.text for part in parts}) == 1 else group.text,
         claim=group.ordering.claim,
         where=parts[0].where if len({part.where for part in parts}) == 1 else "",

@@ -17,7 +17,7 @@ from fedssl.errors import FedsslError
 from fedssl.storage import read_lines
 from fedssl.tables.cells import Cell, locate
 from fedssl.tables.curves import points
-from fedssl.tables.measure import take
+from fedssl.tables.measure import read_number
 from fedssl.tables.store import Record
 
 
@@ -50,7 +50,7 @@ class Outcome:
         return points(read_lines(self.path / "metrics.jsonl"), key)
 
 
-class Done(NamedTuple):
+class FinishedCell(NamedTuple):
     """A processed cell.
 
     Attributes:
@@ -66,7 +66,7 @@ class Done(NamedTuple):
     reused: bool
 
 
-def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done]:
+def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[FinishedCell]:
     """Yield all cells as they finish.
 
     Args:
@@ -74,13 +74,13 @@ def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done
         runs: the folder of runs. Commands that use the same folder share the work.
         jobs: cells to run at once, each in a process with one thread; 1: one by one, in this process.
     """
-    from fedssl.tables.workers import Here, Workers
+    from fedssl.tables.workers import InProcess, Workers
 
     paths = [locate(runs, cell) for cell in cells]
     failed: dict[tuple[Path, str], str] = {}
     waiting = list(range(len(cells)))
     began: dict[int, tuple[float, bool]] = {}
-    pool = Here() if jobs == 1 else Workers(jobs)
+    pool = InProcess() if jobs == 1 else Workers(jobs)
     with pool:
         while waiting or pool.busy:
             while waiting and pool.free:
@@ -93,7 +93,7 @@ def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done
                 began[position] = time.monotonic(), reused
                 known = failed.get((path, cell.measure.model_dump_json()))
                 if known is not None:
-                    yield Done(position, Outcome(cell, path, error=known), 0.0, reused)
+                    yield FinishedCell(position, Outcome(cell, path, error=known), 0.0, reused)
                 else:
                     pool.start(position, cell, path)
             if pool.busy:
@@ -101,13 +101,13 @@ def run_cells(cells: Sequence[Cell], runs: Path, jobs: int = 1) -> Iterator[Done
                 if outcome.error:
                     failed[outcome.path, outcome.cell.measure.model_dump_json()] = outcome.error
                 start, reused = began[position]
-                yield Done(position, outcome, time.monotonic() - start, reused)
+                yield FinishedCell(position, outcome, time.monotonic() - start, reused)
 
 
 def _next(waiting: Sequence[int], paths: Sequence[Path], busy: Sequence[Path]) -> int | None:
     """Return the first cell that no process works on; otherwise wait for one of ours, else for theirs."""
     ours = [position for position in waiting if paths[position] not in busy]
-    free = next((position for position in ours if not taken(lock_of(paths[position]))), None)
+    free = next((position for position in ours if not is_locked(lock_of(paths[position]))), None)
     return free if free is not None or busy else ours[0]
 
 
@@ -123,7 +123,7 @@ def try_cell(cell: Cell, path: Path) -> Outcome:
 
 def run_cell(cell: Cell, path: Path) -> Outcome:
     """Reuse a finished run, resume a stopped one, or start a new one; then measure."""
-    with alone(lock_of(path)):
+    with lock_run(lock_of(path)):
         if not (path / "result.json").exists():
             train(cell.config, path)
         outcome = measure(cell, path)
@@ -133,7 +133,7 @@ def run_cell(cell: Cell, path: Path) -> Outcome:
 
 def measure(cell: Cell, path: Path) -> Outcome:
     """Return the outcome of a finished run."""
-    reading = take(path, cell.measure)
+    reading = read_number(path, cell.measure)
     seconds = json.loads((path / "result.json").read_text(encoding="utf-8"))["seconds"]
     return Outcome(cell, path, reading.number, reading.untrained, seconds)
 
@@ -155,7 +155,7 @@ def single_threaded(cell: Cell) -> Cell:
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
+def lock_run(lock: Path) -> Iterator[None]:
     """Lock a run: a second command waits until the first one is done with it or has died."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open(lock, "w") as file:
@@ -163,7 +163,7 @@ def alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def taken(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """Whether another process is using the run."""
     if not lock.exists():
         return False

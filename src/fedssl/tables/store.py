@@ -155,7 +155,7 @@ class Store:
             for each in self._records.get(_address(record), ())
             if each.config == record.config and each.numerics == record.numerics
         ]
-        if known and _adds_nothing(record, reduce(lambda older, newer: newer.over(older), known)):
+        if known and _is_contained(record, reduce(lambda older, newer: newer.over(older), known)):
             return
         append(self.folder / f"{file}.jsonl", record.model_dump_json(exclude_defaults=True))
         self._remember(record)
@@ -175,7 +175,7 @@ class Store:
         seed = None if several else cell.seed
         wanted, found, stale = portable(cell.config), None, None
         for record in self._records.get(_address_of(wanted, seed), ()):
-            if today(record) != wanted:
+            if with_current_defaults(record) != wanted:
                 continue
             why = _flaw(record)
             if why:
@@ -205,7 +205,7 @@ class Store:
         for records in self._records.values():
             for record in reversed(records):
                 if record.seed == seed and place in record.places:
-                    return Stale(record, record.flaw or _differing(record.config, wanted))
+                    return Stale(record, record.flaw or _describe_difference(record.config, wanted))
         return None
 
     def _remember(self, record: Record) -> None:
@@ -225,7 +225,7 @@ def append(file: Path, line: str) -> None:
         os.fsync(opened.fileno())
 
 
-def today(record: Record) -> dict[str, Any]:
+def with_current_defaults(record: Record) -> dict[str, Any]:
     """Return the record's config with defaults for new keys; unchanged if it is no longer valid."""
     return _with_defaults(json.dumps(record.config, sort_keys=True))
 
@@ -241,7 +241,7 @@ def _with_defaults(config: str) -> dict[str, Any]:
 
 def _flaw(record: Record) -> str:
     """Return why numbers of this config are out of date."""
-    change = change_since(record.numerics, dict(flatten(today(record))))
+    change = change_since(record.numerics, dict(flatten(with_current_defaults(record))))
     return record.flaw or (change.why if change else "")
 
 
@@ -254,7 +254,7 @@ def _address_of(config: Mapping[str, Any], seed: int | None) -> Address:
     return config["data"]["name"], config["objective"]["name"], config["method"]["name"], seed
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return `train.lr was 0.1, is 0.25`; new and removed keys are only listed if nothing else differs."""
     old, new = dict(flatten(before)), dict(flatten(now))
     shared = [key for key in new if key in old and old[key] != new[key]]
@@ -263,7 +263,7 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(texts)
 
 
-def _adds_nothing(record: Record, known: Record) -> bool:
+def _is_contained(record: Record, known: Record) -> bool:
     """Whether every part of a record is already in an earlier line."""
     return (
         set(record.places) <= set(known.places)

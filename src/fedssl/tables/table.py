@@ -54,7 +54,7 @@ class Measure(Options):
         return self.kind in ("rounds-to", "epochs-to")
 
     @property
-    def fewer(self) -> bool:
+    def lower_is_better(self) -> bool:
         """Whether smaller numbers are better."""
         error = self.plain and (self.what == "fid" or self.number.startswith("mse"))
         error = error or (self.what == "reidentify" and self.number != "kept")

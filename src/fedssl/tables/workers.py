@@ -20,13 +20,13 @@ from fedssl.tables.runner import Outcome, try_cell
 COMMAND = [sys.executable, "-m", "fedssl.tables.worker"]
 
 
-class Here:
+class InProcess:
     """Runs one cell at a time in this process."""
 
     def __init__(self) -> None:
         self._started: tuple[int, Cell, Path] | None = None
 
-    def __enter__(self) -> Here:
+    def __enter__(self) -> InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
