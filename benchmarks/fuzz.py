@@ -1,6 +1,7 @@
 """Generates bad input: configs, images, archives, tables, answers of sites, and runs with damaged files.
 
-Each must be refused with an error in words: no other exception, no hang, no more than 4 GB of memory.
+Each must be refused with an error in words: no other exception, no hang (30 seconds of a core, or 300 by the
+clock), no more than 4 GB of memory.
 An input that is not is made as small as possible and stored in tests/fuzz/corpus, which the tests replay.
 
     python benchmarks/fuzz.py [--examples 10000] [--seed 0] [--targets image,archive]

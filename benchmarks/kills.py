@@ -86,6 +86,7 @@ def main() -> None:
     )
     parser.add_argument("--cases", default=",".join(CASES), help="with workers: NAME+workers")
     parser.add_argument("--kills", type=int, default=6, help="per case")
+    parser.add_argument("--rounds", type=int, default=SMALL["rounds"], help="of each run")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--json", type=Path, help="append a line per case to this file")
     options = parser.parse_args()
@@ -93,7 +94,7 @@ def main() -> None:
     for case in options.cases.split(","):
         with tempfile.TemporaryDirectory() as folder:
             chance = random.Random(f"{options.seed} {case}")
-            results.append(kill_and_compare(case, options.kills, chance, Path(folder)))
+            results.append(kill_and_compare(case, options, chance, Path(folder)))
         print(row(results[-1]), flush=True)
         if options.json:
             with options.json.open("a") as file:
@@ -108,16 +109,18 @@ def row(result: dict[str, Any]) -> str:
     return f"| {result['case']} | {sum(result['killed'].values())} | {moments} | {said} |"
 
 
-def kill_and_compare(case: str, kills: int, chance: random.Random, folder: Path) -> dict[str, Any]:
+def kill_and_compare(
+    case: str, options: argparse.Namespace, chance: random.Random, folder: Path
+) -> dict[str, Any]:
     name, _, workers = case.partition("+")
-    config = load(SMALL, {**CASES[name], "seed": chance.randrange(1000)})
+    config = load(SMALL, {**CASES[name], "seed": chance.randrange(1000), "rounds": options.rounds})
     whole, killed = folder / "whole", folder / "killed"
     victim = Victim(config, whole)
     victim.finish()
     if workers:
         config = load(config.to_dict(), {"engine.workers": 2, "engine.wave": 1})
     victim, done = Victim(config, killed), Counter[str]()
-    for _ in range(kills):
+    for _ in range(options.kills):
         target = chance.choice(["run", "run and workers", "worker"]) if workers else "run"
         in_start = chance.random() < IN_START and target != "worker"
         victim.start()

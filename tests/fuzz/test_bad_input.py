@@ -54,7 +54,7 @@ def test_a_pipe_or_a_device_among_images_is_left_out(tmp_path: Path) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "good.png")
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "endless.jpg").symlink_to("/dev/zero")
-    with limited(20):
+    with limited(10):
         found = load_whole(DataConfig(name="folder", root=str(tmp_path)))
     assert len(found) == 1
     assert "2 files are not images, left out: endless.jpg, pipe.png" in found.warnings
@@ -64,7 +64,7 @@ def test_a_pipe_in_a_table_of_images_is_left_out(tmp_path: Path) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "good.png")
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "table.csv").write_text("path\ngood.png\npipe.png\n/dev/zero\n")
-    with limited(20):
+    with limited(10):
         found = load_whole(DataConfig(name="manifest", root=str(tmp_path / "table.csv")))
     assert len(found) == 1
     assert "pipe.png (not a regular file)" in found.warnings[-1]
@@ -97,7 +97,7 @@ def test_absurd_numbers_are_refused(keys: dict[str, Any]) -> None:
 
 def test_layers_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     words = arguments(**{"model.width": 8192, "rounds": 1})
-    with limited(20):
+    with limited(10):
         assert cli.main(["run", *words, "--out", str(tmp_path / "run")]) == 2
 
 
