@@ -163,3 +163,30 @@ def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
     assert process.returncode == 130
     assert "resume" in said
     assert "Traceback" not in said
+
+
+def test_an_interrupt_before_the_run_begins_has_words(monkeypatch, capsys):
+    def interrupted(words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedssl.cli.dispatch", interrupted)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "\nfedssl: stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"objective": "byol"}, "digits-byol-fedavg"),
+        ({"method": "fedssl.methods.fedavg:FedAvg"}, "digits-simclr-fedavg"),
+        ({"data": "mnist+svhn"}, "mnist+svhn-simclr-fedavg"),
+    ],
+)
+def test_runs_have_readable_names(values, name, tmp_path, monkeypatch):
+    from fedssl.config import load
+    from fedssl.experiment import free_path
+
+    monkeypatch.chdir(tmp_path)
+    assert free_path(load(values)) == Path("runs") / name
+    free_path(load(values)).mkdir(parents=True)
+    assert free_path(load(values)) == Path("runs") / f"{name}-2"

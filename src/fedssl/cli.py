@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedssl: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stop:  # a run says how to continue it
-        print(f"\nfedssl: {stop or 'stopped'}", file=sys.stderr)
+        print(f"\nfedssl: {str(stop) or 'stopped'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `fedssl list | head`
         sys.stderr.close()

@@ -75,10 +75,10 @@ def with_machine_defaults(config: Config) -> Config:
 
 
 def free_path(config: Config) -> Path:
-    """Return runs/digits-simclr-fedavg, with the first free number appended if it exists."""
-    name = f"{config.data.name}-{config.objective.name}-{config.method.name}".replace("/", "_").replace(
-        ":", "_"
-    )
+    """Return runs/digits-simclr-fedavg, with a number appended if it exists; FILE:Class is `class`."""
+    given = (config.data.name, config.objective.name, config.method.name)
+    name = "-".join(each.rpartition(":")[2].lower() if ":" in each else each for each in given)
+    name = name.replace("/", "_")
     path, number = Path("runs") / name, 1
     while path.exists():
         number += 1
