@@ -221,6 +221,10 @@ def test_what_is_spent_is_on_disk_before_training(tmp_path: Path) -> None:
         ({"objective": "byol", "train.clip": 1.0}, r"train\.clip shortens mean gradients.*set privacy\.clip"),
         ({"objective": "byol", "train.compile": True}, r"train\.compile=true does not give the gradients of"),
         (
+            {"objective": "byol", "train.precision": "bf16"},
+            r"train\.precision=bf16 does not give",
+        ),
+        (
             {"objective": "byol", "aggregation": "loss"},
             r"aggregation\.name=loss weights clients by their loss",
         ),

@@ -16,6 +16,7 @@ from tests.small import SMALL, small_run
 DP: dict[str, Any] = {"privacy.mode": "client", "privacy.noise": 1.0}
 SECURE: dict[str, Any] = {"privacy.secure": True}
 CANARIES: dict[str, Any] = {"privacy.canaries": 20}
+EXAMPLE: dict[str, Any] = {"privacy.mode": "example", "privacy.noise": 1.0, "objective": "byol"}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +137,7 @@ def test_what_the_model_shows(keys: dict[str, Any], message: str, tmp_path: Path
     [
         (DP, "dp_accounting", r"privacy\.mode=client needs dp_accounting: pip install 'fedssl\[privacy\]'"),
         (DP, "cryptography", r"needs cryptography: pip install 'fedssl\[privacy\]'"),
+        (EXAMPLE, "opacus", r"privacy\.mode=example needs opacus: pip install 'fedssl\[privacy\]'"),
         (SECURE, "flwr", r"privacy\.secure=true needs flwr: pip install 'fedssl\[flower\]'"),
     ],
 )
