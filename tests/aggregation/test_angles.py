@@ -15,7 +15,8 @@ def test_every_size_has_the_cosine_of_double_precision(size: int) -> None:
     a, b = torch.randn(size, generator=rng), torch.randn(size, generator=rng)
     b += a
     expected = float(torch.cosine_similarity(a.double(), b.double(), dim=0)) if size else 1.0
-    assert angles({"w": a}, {"w": b})["w"] == pytest.approx(expected, abs=3e-7)
+    # Products are summed in single precision over pieces; one thread sums a whole piece.
+    assert angles({"w": a}, {"w": b})["w"] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [3, PIECE + 1])

@@ -89,7 +89,7 @@ CANARIES = {
     ("accountant", "keys", "expected"),
     [
         (None, {}, "no differential privacy"),
-        (8.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "below it, as it has to be"),
+        (8.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "below it, as it must be"),
         (1.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "above it: the noise is too small"),
     ],
 )

@@ -1,6 +1,7 @@
 """Fresh BatchNorm statistics: against PyTorch on all images at once, and where they are used."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from fedssl.config import load
 from fedssl.data.federation import federate
+from fedssl.data.parts import Parts
 from fedssl.data.views import plain
 from fedssl.engines.live import LiveRun
 from fedssl.engines.local import InProcess
@@ -121,7 +123,8 @@ def test_hidden_from_the_server_they_are_the_same(tmp_path):
 
 def test_a_client_that_fails_is_left_out_with_a_warning(tmp_path):
     run = live_run(tmp_path)
-    run.federation.parts[1] = run.federation.parts[1][:0]
+    first, second, *others = run.federation.parts
+    run.runner.federation = replace(run.federation, parts=Parts.of([first, second[:0], *others]))
     with pytest.warns(UserWarning, match=r"without 1 clients \(client 1: has no images\)"):
         assert Recalibration(run.runner, InProcess(run.runner).run).of(scaled_model(run))
 

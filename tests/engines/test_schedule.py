@@ -108,9 +108,11 @@ def test_what_is_written_into_the_config():
 def test_no_more_workers_than_a_round_has_clients(monkeypatch, asked, overshoot, processes):
     """A client that trains on its own does so in this process: its tensors need not travel."""
     keys = {"engine.workers": 3, "participation.per_round": asked, "participation.overshoot": overshoot}
-    config, runner = load({}, keys), SimpleNamespace(memories=SimpleNamespace(folder="memories"))
+    config, federation = load({}, keys), SimpleNamespace(clients=10)
+    memories = SimpleNamespace(folder="memories")
+    runner = SimpleNamespace(config=config, federation=federation, memories=memories)
     monkeypatch.setattr("fedssl.engines.workers.Workers", lambda *given: given[-1])
-    clients = config.engine.clients(config, runner, SimpleNamespace(clients=10))
+    clients = config.engine.clients(config, runner, federation)
     assert clients == processes if processes > 1 else isinstance(clients, InProcess)
 
 

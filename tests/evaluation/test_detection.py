@@ -342,13 +342,13 @@ def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
 
 
 def test_both_numbers_of_a_recipe_come_from_one_evaluation(run):
-    from fedssl.tables.measure import take
+    from fedssl.tables.measure import read_number
     from fedssl.tables.table import Measure
 
     config = {"detection": {key.split(".")[1]: value for key, value in TINY.items()} | {"steps": 1}}
-    box = take(run.path, Measure(kind="detection", config=config))
+    box = read_number(run.path, Measure(kind="detection", config=config))
     lines = (run.path / "evaluations.jsonl").read_text().splitlines()
-    mask = take(run.path, Measure(kind="segmentation", config=config))
+    mask = read_number(run.path, Measure(kind="segmentation", config=config))
     assert (run.path / "evaluations.jsonl").read_text().splitlines() == lines
     stored = json.loads(lines[-1])
     assert (box.number, mask.number) == (100 * stored["box"]["ap"], 100 * stored["mask"]["ap"])

@@ -75,5 +75,5 @@ def test_rows_with_the_papers_name_are_the_papers_model(name: str) -> None:
 def test_a_number_must_be_named(tmp_path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('title = "x"\nmeasure = { kind = "generate", what = "fid" }\n[[row]]\nname = "a"\n')
-    with pytest.raises(ConfigError, match="generate needs a what and a number"):
+    with pytest.raises(ConfigError, match="generate needs `what` and `number`"):
         load(str(file))

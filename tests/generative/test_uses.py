@@ -45,7 +45,7 @@ def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
 ) -> None:
     """It is none that `model.encoder` names, and timm has nothing like it."""
     export(gan.path, "safetensors", tmp_path / "drawn.safetensors")
-    assert "It needs torch, timm and fedssl" in (tmp_path / "drawn.py").read_text()
+    assert "It only needs torch, timm and fedssl" in (tmp_path / "drawn.py").read_text()
     page = (tmp_path / "drawn.md").read_text()
     assert "(content encoder, 8 features" in page
     assert "It was trained without labels" in page

@@ -158,8 +158,8 @@ def test_a_dry_run_lists_cells_and_hours_and_runs_nothing(
     text = capsys.readouterr().out
     assert code == 0
     assert len(training.trained) == 1
-    assert "| SimCLR | iid    | 2     | 2×1×5                 | 10          | 1 done, 1 missing    |" in text
-    assert "| SimCLR | skewed | 2     | 2×1×5                 | 10          | 1 partial, 1 missing |" in text
+    assert "| iid    | 2     | 2×1×5                 | 10            | 1 done, 1 missing    |" in text
+    assert "| skewed | 2     | 2×1×5                 | 10            | 1 partial, 1 missing |" in text
     assert "7 runs to do: about 0.0 hours of training here. The estimate" in text
     assert not (out / "mine-smoke.md").exists()
 

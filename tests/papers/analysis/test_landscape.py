@@ -71,5 +71,5 @@ def test_losses_are_the_objectives_at_the_points_of_the_plane(tmp_path: Path):
 
 def test_a_run_without_its_checkpoints_says_what_is_missing(tmp_path: Path):
     run = small_run(tmp_path / "run")
-    with pytest.raises(RunError, match=r"kept 1 checkpoint.*checkpoint\.keep=0"):
+    with pytest.raises(RunError, match=r"has 1 checkpoint.*checkpoint\.keep=0"):
         landscape(run.path)

@@ -68,7 +68,7 @@ def test_it_is_the_hard_margin_limit_of_scikit_learn():
 
 
 def test_what_cannot_be_separated_is_said():
-    with pytest.raises(DataError, match=r"2 samples in 1 dimensions.*separable"):
+    with pytest.raises(DataError, match=r"2 samples in 1 dimensions.*separated"):
         max_margin(np.array([[1.0], [2.0]]), np.array([0, 1]), 2)
 
 
