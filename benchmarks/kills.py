@@ -9,7 +9,7 @@ metrics.jsonl and result.json that no clock says. No temporary file or folder ma
 
 Cases: %s; NAME+workers trains with two worker processes, and kills the main process alone, or with
 its workers, or one worker. Runs are forked from a process that has imported PyTorch, so that a start takes a
-second. Exits with 1 if anything differs. (`kills_sites.py` does the same to a Flower server and its sites.)
+second. Exits with 1 if anything differs.
 """
 
 from __future__ import annotations

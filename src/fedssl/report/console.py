@@ -70,7 +70,8 @@ class ConsoleListener(Listener):
         self._say(text, "dim")
 
     def finished(self, result: dict[str, Any], path: Path) -> None:
-        self.console.print(final_table(result["probes"]))
+        if result["probes"]:
+            self.console.print(final_table(result["probes"]))
         if result["why_no_probes"]:
             self._say(f"no probes: {result['why_no_probes']}")
         failures = f", {result['failures']} client failures" if result["failures"] else ""
