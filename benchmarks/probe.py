@@ -1,6 +1,6 @@
 """The fast linear probe against scikit-learn's LogisticRegression, and the kNN monitor's time and memory.
 
-Both classifiers standardise the same float32 features and minimise the same function (C = 1/(l2·N));
+Both classifiers standardize the same float32 features and minimize the same function (C = 1/(l2·N));
 scikit-learn stops at its default tolerance. They take turns, and the fastest of the repeats counts.
 Features are made in two ways: independent ones, and rectified mixtures of a few factors, which are
 as correlated as those of an encoder.
@@ -27,14 +27,14 @@ L2 = 1e-3
 
 def independent(rows: int, features: int, classes: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     y = torch.randint(classes, (rows,), generator=rng)
-    centres = torch.randn(classes, features, generator=rng) * 0.08
-    return torch.randn(rows, features, generator=rng) + centres[y], y
+    centers = torch.randn(classes, features, generator=rng) * 0.08
+    return torch.randn(rows, features, generator=rng) + centers[y], y
 
 
 def correlated(rows: int, features: int, classes: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     y = torch.randint(classes, (rows,), generator=rng)
-    centres = torch.randn(classes, 64, generator=rng) * 0.3
-    factors = torch.randn(rows, 64, generator=rng) + centres[y]
+    centers = torch.randn(classes, 64, generator=rng) * 0.3
+    factors = torch.randn(rows, 64, generator=rng) + centers[y]
     mixing = torch.randn(64, features, generator=rng) * torch.logspace(0, -2, 64)[:, None]
     return (factors @ mixing + 0.02 * torch.randn(rows, features, generator=rng) + 0.1).relu(), y
 

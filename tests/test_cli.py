@@ -17,7 +17,7 @@ def fedssl(*words, **options):
     )
 
 
-def test_a_misspelt_value_exits_2_and_names_the_right_one():
+def test_a_misspelled_value_exits_2_and_names_the_right_one():
     done = fedssl("run", "objective.name=simclrr")
     assert done.returncode == 2
     assert "did you mean simclr" in done.stderr
@@ -108,9 +108,9 @@ def test_a_run_ends_with_its_report_and_three_commands_that_work(tmp_path, capsy
 
 
 def test_no_probe_is_proposed_without_labels():
-    shown = next_commands(Path("runs/a"), reported=False, labelled=False).splitlines()
+    shown = next_commands(Path("runs/a"), reported=False, labeled=False).splitlines()
     assert [line.split()[1] for line in shown] == ["report", "embed", "export"]
-    shown = next_commands(Path("runs/a"), reported=True, labelled=False).splitlines()
+    shown = next_commands(Path("runs/a"), reported=True, labeled=False).splitlines()
     assert [line.split()[1] for line in shown] == ["embed", "export", "search"]
 
 

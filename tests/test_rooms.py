@@ -45,7 +45,7 @@ ROOMS = (
         "vectors",
         "statistics",
         "extras",
-        "normalisation",
+        "normalization",
         "locks",
     ),
     ("options",),

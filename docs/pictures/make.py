@@ -79,19 +79,19 @@ def draw_recording() -> None:
 
 
 def palette() -> Image.Image:
-    """Few colours, the same in all frames: from the paper to each of the inks in four steps."""
+    """Few colors, the same in all frames: from the paper to each of the inks in four steps."""
     ramps = [
         [round(low + (high - low) * step / 4) for low, high in zip(PAPER, ink, strict=True)]
         for ink in (INK, PROMPT)
         for step in range(5)
     ]
     found = Image.new("P", (1, 1))
-    found.putpalette([value for colour in ramps for value in colour])
+    found.putpalette([value for color in ramps for value in color])
     return found
 
 
 def draw_report(run: Path) -> None:
-    """What one sees first of the report, and its nearest neighbours."""
+    """What one sees first of the report, and its nearest neighbors."""
     sys.path.insert(0, str(HERE.parents[1]))
     from tests.report.chromium import Chromium, find
 
@@ -114,7 +114,7 @@ def draw_report(run: Path) -> None:
 
 
 def save(data: str, name: str) -> None:
-    """A picture with few colours: small enough for a repository."""
+    """A picture with few colors: small enough for a repository."""
     file = HERE / name
     file.write_bytes(base64.b64decode(data))
     with Image.open(file) as picture:

@@ -91,7 +91,7 @@ class Run:
 
         Args:
             file: the output file; default: report.html in the run's folder.
-            fast: skip the feature map and the nearest neighbours, which need the images.
+            fast: skip the feature map and the nearest neighbors, which need the images.
             projection: of the feature map: "tsne", "umap" or "pca".
             centralized: a run on all images in one place (`method="centralized"`), to compare with.
 

@@ -113,27 +113,27 @@ def _run(options: argparse.Namespace) -> None:
     if options.report:
         looking.write_page([run.path], run.path / "report.html")
     if not options.quiet:
-        labelled = not run.result["why_no_probes"]
-        print(f"\nnext\n{next_commands(run.path, options.report, labelled)}")
+        labeled = not run.result["why_no_probes"]
+        print(f"\nnext\n{next_commands(run.path, options.report, labeled)}")
 
 
-def next_commands(path: Path, reported: bool, labelled: bool) -> str:
+def next_commands(path: Path, reported: bool, labeled: bool) -> str:
     """Return the three most useful commands after a run.
 
     Args:
         path: the run's folder.
         reported: whether its report was written.
-        labelled: whether its images have labels to evaluate it with.
+        labeled: whether its images have labels to evaluate it with.
     """
     run = shlex.quote(str(path))
     commands = {
-        f"fedssl report {run} -o report.html": "a page with curves, clients, feature map and neighbours",
+        f"fedssl report {run} -o report.html": "a page with curves, clients, feature map and neighbors",
         f"fedssl eval {run} --protocol knn": "another probe; `fedssl list protocols` lists all",
         f"fedssl embed {run} IMAGES -o vectors.parquet": "vectors of your images",
         f"fedssl export {run} --to onnx -o encoder": "the encoder for other programs",
         f"fedssl search {run} IMAGE IMAGES": "images similar to one of yours",
     }
-    left_out = {"report" if reported else "", "" if labelled else "eval"}
+    left_out = {"report" if reported else "", "" if labeled else "eval"}
     shown = [(command, about) for command, about in commands.items() if command.split()[1] not in left_out][
         :3
     ]

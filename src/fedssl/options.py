@@ -1,7 +1,7 @@
 """Typed options: every exchangeable part is a frozen pydantic model with config keys as fields.
 
     class FedProx(FedAvg):
-        mu: float = Field(0.2, ge=0, description="strength of the pull towards the global model")
+        mu: float = Field(0.2, ge=0, description="strength of the pull toward the global model")
 
 defines the part, documents `method.mu`, and validates it.
 """

@@ -179,7 +179,7 @@ def test_fixed_norms_of_every_tensor_and_of_modules() -> None:
     new = alone("fixed-norms", layer="module")
     assert new["norm.weight"] == scaled(math.sqrt(6 / 2), [1, 0])
     assert new["norm.bias"] == scaled(math.sqrt(6 / 2), [0, 1])
-    zeros = PREVIOUS | {"norm.bias": torch.zeros(2)}  # as at initialisation: no length to keep
+    zeros = PREVIOUS | {"norm.bias": torch.zeros(2)}  # as at initialization: no length to keep
     kept = build("fixed-norms", layer="tensor")(zeros, [Upload(0, CLIENT, 1)], STATISTICS)
     assert kept["norm.bias"].tolist() == [0.0, 1.0]
 

@@ -119,4 +119,4 @@ def test_words_say_what_the_server_sees(keys: dict[str, object], expected: str) 
     ]
     told = sentences("inversion", {"images": 1, "guess": 0.3, "observers": observers}, load(SMALL, keys))
     assert expected in told[-1]
-    assert ["recognisable" in sentence for sentence in told[1:4]] == [True, False, False]
+    assert ["recognizable" in sentence for sentence in told[1:4]] == [True, False, False]

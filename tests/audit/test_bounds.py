@@ -44,7 +44,7 @@ def test_delta_costs_what_the_theorem_says() -> None:
     assert chance_of_guesses(right, guesses, canaries, eps, delta) == pytest.approx(expected)
 
 
-def test_randomised_response_is_hardly_ever_accused() -> None:
+def test_randomized_response_is_hardly_ever_accused() -> None:
     """Scores that tell the truth with probability e / (1 + e) are 1-DP: at most 5 % of bounds exceed 1."""
     rng = np.random.default_rng(0)
     truthful, above = math.e / (1 + math.e), 0

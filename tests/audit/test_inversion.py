@@ -96,5 +96,5 @@ def test_likeness_is_the_correlation_of_pixels() -> None:
     assert torch.allclose(matched, true * 2 + 1)  # in the order of the true views
 
 
-def test_roughness_counts_steps_between_neighbours() -> None:
+def test_roughness_counts_steps_between_neighbors() -> None:
     assert float(roughness(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]))) == pytest.approx(1.0)

@@ -100,7 +100,7 @@ def test_indexing_reads_only_some_pages() -> None:
 
     assert resident_kb() < 200
     images.x[torch.tensor([100])]
-    assert 0 < resident_kb() < 400  # the kernel maps some neighbours; the whole is 2,400 kB
+    assert 0 < resident_kb() < 400  # the kernel maps some neighbors; the whole is 2,400 kB
     images.x.sum()
     assert resident_kb() == 2400
 

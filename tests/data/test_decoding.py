@@ -68,7 +68,7 @@ def test_monochrome1_has_white_at_its_lowest_value(tmp_path: Path) -> None:
     assert one[0, 0, 0] == 255
 
 
-def test_colour_dicom_is_rgb(tmp_path: Path) -> None:
+def test_color_dicom_is_rgb(tmp_path: Path) -> None:
     pixels = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
     file = dicom(tmp_path / "a.dcm", pixels, "RGB")
     assert np.array_equal(read_image(file, (6, 8, 3)), pixels)

@@ -18,10 +18,10 @@ from fedssl.errors import DataError
 
 
 def save(
-    path: Path, colour: Any = (10, 20, 30), size: tuple[int, int] = (8, 8), mode: str = "RGB", **how: Any
+    path: Path, color: Any = (10, 20, 30), size: tuple[int, int] = (8, 8), mode: str = "RGB", **how: Any
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, colour).save(path, **how)
+    Image.new(mode, size, color).save(path, **how)
 
 
 def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -202,13 +202,13 @@ def test_every_kind_of_picture_becomes_rgb(tmp_path: Path) -> None:
     corners = train.x[:, 0, 0].tolist()
     assert corners[0] == [77, 77, 77]
     assert corners[1] == corners[3] == corners[4] == corners[6] == corners[10] == [255, 255, 255]
-    assert corners[5] == [204, 224, 244]  # 0.2 × colour + 0.8 × white
+    assert corners[5] == [204, 224, 244]  # 0.2 × color + 0.8 × white
     assert corners[7] == [90, 90, 90]
     assert corners[8] == [0, 0, 255]
     assert corners[9] == [1, 2, 3]
 
 
-def test_grey_on_request(tmp_path: Path) -> None:
+def test_gray_on_request(tmp_path: Path) -> None:
     pixels = noise(8, 8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     train, _ = load(tmp_path, channels=1)

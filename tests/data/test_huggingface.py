@@ -103,7 +103,7 @@ def test_damaged_and_missing_images_are_left_out(tmp_path: Path) -> None:
     assert "row 1 (not an image), row 2 (no image)" in train.warnings[-1]
 
 
-def test_mixed_sizes_grey_and_memory_map(tmp_path: Path) -> None:
+def test_mixed_sizes_gray_and_memory_map(tmp_path: Path) -> None:
     rows = [{"bytes": png(seed, size), "path": None} for seed, size in enumerate([6, 10, 14])]
     features = datasets.Features({"image": datasets.Image()})
     datasets.Dataset.from_dict({"image": rows}, features=features).save_to_disk(tmp_path / "set")

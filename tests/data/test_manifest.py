@@ -87,20 +87,20 @@ def config(root: Path, **partition: Any) -> fedssl.Config:
     return load({"partition": {"scheme": "folder", **partition}}, keys)
 
 
-def sites(root: Path, sizes: dict[str, int], labelled: bool = False) -> None:
+def sites(root: Path, sizes: dict[str, int], labeled: bool = False) -> None:
     for site, count in sizes.items():
         for number in range(count):
-            folder = root / site / ("odd" if number % 2 else "even") if labelled else root / site
+            folder = root / site / ("odd" if number % 2 else "even") if labeled else root / site
             folder.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (4, 4), (number, len(site), 0)).save(folder / f"{number}.png")
 
 
-@pytest.mark.parametrize("labelled", [False, True])
-def test_every_folder_is_a_client(labelled: bool, tmp_path: Path) -> None:
-    sites(tmp_path, {"oslo": 6, "rome": 30}, labelled)
+@pytest.mark.parametrize("labeled", [False, True])
+def test_every_folder_is_a_client(labeled: bool, tmp_path: Path) -> None:
+    sites(tmp_path, {"oslo": 6, "rome": 30}, labeled)
     found = federate(config(tmp_path))
     assert found.train.domains == ("oslo", "rome")
-    assert (found.train.y is not None) == labelled
+    assert (found.train.y is not None) == labeled
     assert found.clients == 2
     assert sorted(np.concatenate(found.parts).tolist()) == list(range(len(found.train)))
     assert found.train.domain is not None

@@ -19,11 +19,11 @@ from fedssl.errors import ConfigError, DataError
 
 
 def blobs(per_blob: int = 60, blobs: int = 5, width: int = 40) -> tuple[np.ndarray, np.ndarray]:
-    """Points around far-apart centres, shuffled; and whose point is whose."""
+    """Points around far-apart centers, shuffled; and whose point is whose."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(blobs, width)) * 10
+    centers = rng.normal(size=(blobs, width)) * 10
     owner = rng.permutation(np.repeat(np.arange(blobs), per_blob))
-    return (centres[owner] + rng.normal(size=(len(owner), width))).astype(np.float32), owner
+    return (centers[owner] + rng.normal(size=(len(owner), width))).astype(np.float32), owner
 
 
 def pairs(labels: np.ndarray) -> np.ndarray:
@@ -107,9 +107,9 @@ def test_the_features_of_a_run_are_its_encoders(run):
     pixels = (images.x.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
     with torch.no_grad():
         np.testing.assert_allclose(found, run.encoder(pixels).numpy(), rtol=1e-4, atol=1e-5)
-    colour = ImageSet(torch.zeros(3, 8, 8, 3, dtype=torch.uint8), name="photos")
+    color = ImageSet(torch.zeros(3, 8, 8, 3, dtype=torch.uint8), name="photos")
     with pytest.raises(ConfigError, match=r"takes 1 channels, but photos has 3: set data\.channels=1"):
-        FeatureClusters(features=str(run.path)).extract_features(colour)
+        FeatureClusters(features=str(run.path)).extract_features(color)
 
 
 def test_timm_encoders_come_with_their_weights(monkeypatch: pytest.MonkeyPatch):
@@ -154,5 +154,5 @@ def test_held_out_images_are_not_dealt(tmp_path: Path):
     keys = {"data": {"name": "digits", "limit": 100, "holdout": 0.2}}
     federation = federate(load(keys, {"partition": {"scheme": "feature-clusters", "clients": 2}}))
     dealt = np.concatenate(federation.parts)
-    assert len(dealt) + len(federation.labelled) == 100
-    assert not set(dealt) & set(federation.labelled)
+    assert len(dealt) + len(federation.labeled) == 100
+    assert not set(dealt) & set(federation.labeled)

@@ -34,7 +34,7 @@ def test_bars_are_as_long_as_clients_are_large():
     assert lines[0].index("ant") == lines[1].index("cat") == lines[2].index("ant")
 
 
-def test_colours_are_those_of_the_classes():
+def test_colors_are_those_of_the_classes():
     (line,) = text_bars([np.array([0, 40, 70])], LABELS, NAMES, width=3)
     assert [span.style for span in line.spans[:3]] == list(PALETTE[:3])
 
@@ -82,7 +82,7 @@ def test_names_are_not_markup():
 
 @pytest.mark.parametrize("clients", [1, 5, 100])
 def test_picture_has_bars_of_the_right_area(tmp_path, clients):
-    """Pixels of a class's colour are as many as its images are, compared with another class."""
+    """Pixels of a class's color are as many as its images are, compared with another class."""
     labels = np.repeat(np.arange(2), [900, 300])
     path = tmp_path / "new" / "partition.png"
     save_picture(path, partition(labels, "iid", clients=clients), labels, ("ant", "bee"))

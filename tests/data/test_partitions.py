@@ -157,8 +157,8 @@ def test_bad_options_are_config_errors():
 def test_iid_sizes_differ_by_at_most_one_and_labels_are_not_needed():
     parts = IID(clients=7).split(None, 0, count=100)
     assert sorted(sizes(parts)) == [14] * 5 + [15] * 2
-    labelled = IID(clients=7).split(np.arange(100) % 3, 0)
-    assert all(np.array_equal(a, b) for a, b in zip(parts, labelled, strict=True))
+    labeled = IID(clients=7).split(np.arange(100) % 3, 0)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, labeled, strict=True))
 
 
 def test_iid_puts_every_image_everywhere_equally_often():
@@ -444,7 +444,7 @@ def test_fill_keeps_both_margins():
             np.testing.assert_array_equal(amounts.sum(0), supply)
 
 
-def test_fill_rounds_without_favour():
+def test_fill_rounds_without_favor():
     """A client of one image has class c with the chance it wants it."""
     wants, drawn = np.array([0.5, 0.3, 0.15, 0.05]), np.zeros(4)
     for seed in range(2000):

@@ -23,7 +23,7 @@ RATIO = (3 / 4, 4 / 3)
 
 
 def some_images(channels: int = 3) -> Tensor:
-    """Noise, steps with many equal colours, greys, and the corners of the colour cube."""
+    """Noise, steps with many equal colors, grays, and the corners of the color cube."""
     rng = torch_rng(0, "colour", channels)
     images = torch.rand(40, channels, 6, 8, generator=rng)
     images[10:20] = (images[10:20] * 3).round() / 3
@@ -74,30 +74,30 @@ def test_its_neutral_factor_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("step", [pixels.saturation, pixels.hue])
-def test_one_channel_has_no_colour_to_change(step: Callable[..., None]) -> None:
+def test_one_channel_has_no_color_to_change(step: Callable[..., None]) -> None:
     images = some_images(channels=1)
     assert torch.equal(changed(step, images, [0.3] * 40), images)
 
 
-def test_a_third_of_a_turn_of_the_hue_passes_the_colours_on() -> None:
+def test_a_third_of_a_turn_of_the_hue_passes_the_colors_on() -> None:
     images = some_images()
     turned = changed(pixels.hue, images, [1 / 3] * 40)
     torch.testing.assert_close(turned, images[:, [2, 0, 1]], atol=2e-6, rtol=0)
 
 
 def test_hues_by_hand() -> None:
-    colours = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.2, 0.6, 0.6], [0.4, 0.4, 0.4]])
-    turned = changed(pixels.hue, colours[:, :, None, None], [0.5, 0.25, -0.5, 0.3])
-    # red to cyan; orange (30°) to 120° = a green with no red; cyan to red; grey stays
+    colors = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.2, 0.6, 0.6], [0.4, 0.4, 0.4]])
+    turned = changed(pixels.hue, colors[:, :, None, None], [0.5, 0.25, -0.5, 0.3])
+    # red to cyan; orange (30°) to 120° = a green with no red; cyan to red; gray stays
     expected = torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0], [0.6, 0.2, 0.2], [0.4, 0.4, 0.4]])
     torch.testing.assert_close(turned[:, :, 0, 0], expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_greyscale_equals_torchvision(channels: int) -> None:
+def test_grayscale_equals_torchvision(channels: int) -> None:
     images = some_images(channels)
     expected = reference.rgb_to_grayscale(images, num_output_channels=channels)
-    torch.testing.assert_close(changed(pixels.greyscale, images), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(changed(pixels.grayscale, images), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -236,7 +236,7 @@ def test_the_largest_random_number_stays_within_the_image() -> None:
 
 
 @pytest.mark.parametrize("size", [(20, 100), (100, 20)])
-def test_without_a_crop_that_fits_the_centre_is_taken_as_torchvision_does(size: tuple[int, int]) -> None:
+def test_without_a_crop_that_fits_the_center_is_taken_as_torchvision_does(size: tuple[int, int]) -> None:
     area = (0.9, 1.0)  # too much for an allowed ratio
     assert draw(3, size, area).T.tolist() == torchvision_draw(3, size, area).T.tolist()
 
@@ -264,9 +264,9 @@ def test_blur_of_a_single_pixel_is_that_pixel() -> None:
 
 def test_blur_by_hand() -> None:
     weight = math.exp(-0.5)
-    centre, beside = 1 / (1 + 2 * weight), weight / (1 + 2 * weight)
+    center, beside = 1 / (1 + 2 * weight), weight / (1 + 2 * weight)
     dots = torch.eye(3).reshape(3, 1, 1, 3)  # a line of three pixels, of which one is white
-    expected = [[centre, beside, 0], [2 * beside, centre, 2 * beside], [0, beside, centre]]
+    expected = [[center, beside, 0], [2 * beside, center, 2 * beside], [0, beside, center]]
     found = changed(pixels.blur, dots, [1.0] * 3)
     torch.testing.assert_close(found.reshape(3, 3), torch.tensor(expected))
 

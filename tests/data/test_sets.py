@@ -119,14 +119,14 @@ def test_limit_beyond_the_set_says_both_numbers(load: Any) -> None:
         load(images([0] * 100), limit=81)
 
 
-def test_grey_is_what_pillow_makes_of_it(load: Any) -> None:
+def test_gray_is_what_pillow_makes_of_it(load: Any) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
     train, _ = load(ImageSet(torch.from_numpy(pixels)), channels=1)
     expected = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in pixels])
     assert np.array_equal(train.x[..., 0].numpy(), expected)
 
 
-def test_colour_of_grey_images_repeats_them(load: Any) -> None:
+def test_color_of_gray_images_repeats_them(load: Any) -> None:
     train, test = load(images([0, 1] * 5), channels=3)
     for part in (train, test):
         assert part.channels == 3
@@ -149,9 +149,9 @@ def test_resize_agrees_with_pillow_within_rounding(
 
 
 def test_size_and_channels_together_do_not_depend_on_the_order(load: Any) -> None:
-    grey = images(None, count=3, size=(6, 6))
-    both, _ = load(grey, size=4, channels=3)
-    one, _ = load(grey, size=4)
+    gray = images(None, count=3, size=(6, 6))
+    both, _ = load(gray, size=4, channels=3)
+    one, _ = load(gray, size=4)
     assert torch.equal(both.x, one.x.repeat(1, 1, 1, 3))
 
 
@@ -230,11 +230,11 @@ def test_unknown_names_get_a_suggestion() -> None:
 
 def test_holdout_is_stratified_seeded_and_covers_every_class() -> None:
     whole: Any = images([0] * 100 + [1] * 50 + [2] * 3)
-    pretrain, labelled = sets.split_holdout(whole, 0.1, seed=0)
-    assert sorted([*pretrain, *labelled]) == list(range(153))
-    assert whole.subset(labelled).y.bincount().tolist() == [10, 5, 1]
-    assert np.array_equal(labelled, sets.split_holdout(whole, 0.1, seed=0)[1])
-    assert not np.array_equal(labelled, sets.split_holdout(whole, 0.1, seed=1)[1])
+    pretrain, labeled = sets.split_holdout(whole, 0.1, seed=0)
+    assert sorted([*pretrain, *labeled]) == list(range(153))
+    assert whole.subset(labeled).y.bincount().tolist() == [10, 5, 1]
+    assert np.array_equal(labeled, sets.split_holdout(whole, 0.1, seed=0)[1])
+    assert not np.array_equal(labeled, sets.split_holdout(whole, 0.1, seed=1)[1])
     assert sets.split_holdout(whole, 0.001, seed=0)[1].shape == (3,)
 
 

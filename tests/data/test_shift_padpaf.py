@@ -114,11 +114,11 @@ def test_solarize_takes_half_of_the_images():
     assert 0.4 < float(changed[bright].float().mean()) < 0.6
 
 
-def test_colour_transforms_follow_the_papers_code():
+def test_color_transforms_follow_the_papers_code():
     add, times = uniforms(CIFAR, 6).float().view(6, 2, 3, 1, 1).unbind(1)
     unit = T.Normalize([0.5], [0.5])(planes(CIFAR).float() / 255)
-    coloured = (unit + 0.5 * add) * times
-    for client, values in ((8, coloured), (9, T.Normalize([0.5], [0.5])(coloured))):
+    colored = (unit + 0.5 * add) * times
+    for client, values in ((8, colored), (9, T.Normalize([0.5], [0.5])(colored))):
         same(cifar(client), ((values.clip(-1, 1) + 1) * 127.5).round().to(torch.uint8), most=1)
 
 

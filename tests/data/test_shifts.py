@@ -65,17 +65,17 @@ def test_client_zero_and_a_whole_turn_are_the_identity():
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (48, 80)])
 def test_a_spot_moves_along_its_circle(height, width):
-    """A bright spot at (dx, dy) from the centre ends up at that vector turned counter-clockwise."""
-    centre_x, centre_y, dx, dy = (width - 1) / 2, (height - 1) / 2, 12.5, 3.5
+    """A bright spot at (dx, dy) from the center ends up at that vector turned counter-clockwise."""
+    center_x, center_y, dx, dy = (width - 1) / 2, (height - 1) / 2, 12.5, 3.5
     x = torch.zeros(1, height, width, 1, dtype=torch.uint8)
-    x[0, int(centre_y - dy), int(centre_x + dx), 0] = 255
+    x[0, int(center_y - dy), int(center_x + dx), 0] = 255
     for clients in (3, 5, 7):
         for client in range(clients):
             turned = Rotation().apply(x, client, clients)[0, :, :, 0].double()
             rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
             angle = 2 * math.pi * client / clients
-            found_x = float((turned * columns).sum() / turned.sum()) - centre_x
-            found_y = centre_y - float((turned * rows).sum() / turned.sum())
+            found_x = float((turned * columns).sum() / turned.sum()) - center_x
+            found_y = center_y - float((turned * rows).sum() / turned.sum())
             assert found_x == pytest.approx(dx * math.cos(angle) - dy * math.sin(angle), abs=0.25)
             assert found_y == pytest.approx(dx * math.sin(angle) + dy * math.cos(angle), abs=0.25)
 

@@ -48,13 +48,13 @@ def test_no_two_clients_have_the_same_style_and_none_has_none(photo, clients):
     assert apart.min() > 3  # of 255
 
 
-def test_grey_images_have_distinct_styles_too():
+def test_gray_images_have_distinct_styles_too():
     digits = torch.from_numpy(load_digits().images[:20] / 16 * 255).to(torch.uint8)[..., None]
     seen = [Stylization().apply(digits, client, 5).float() for client in range(5)]
     assert min((a - b).abs().mean() for a, b in itertools.combinations(seen, 2)) > 3
 
 
-def test_colour_statistics_are_those_of_the_palette(photo):
+def test_color_statistics_are_those_of_the_palette(photo):
     """With full strength the mean of a channel is the palette's, up to clipping and the canvas."""
     for client in range(5):
         mean, _ = palette(Style.of(client, 5), 3)

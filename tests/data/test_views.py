@@ -35,7 +35,7 @@ def build(
     num_views: int = 2,
     **options: Any,
 ) -> Views:
-    """Views of pixels in [0, 1]: without normalisation."""
+    """Views of pixels in [0, 1]: without normalization."""
     sides = (size, size) if isinstance(size, int) else size
     return Views(build_recipe(name, **options), sides, channels, 0.0, 1.0, num_views)
 
@@ -53,7 +53,7 @@ def noise(count: int, size: int = 32, channels: int = 3) -> Tensor:
 
 
 def structured(size: int = 12) -> Tensor:
-    """One image [H, W, 3] with gradients, a bright corner and strong colours."""
+    """One image [H, W, 3] with gradients, a bright corner and strong colors."""
     y, x = torch.meshgrid(torch.linspace(0, 1, size), torch.linspace(0, 1, size), indexing="ij")
     image = torch.stack((0.9 * x, 0.2 + 0.5 * y * x, 0.6 * (1 - y)), -1)
     image[: size // 3, : size // 3] = torch.tensor([0.95, 0.8, 0.1])
@@ -71,7 +71,7 @@ def torchvision_samples(view: View) -> Tensor:
     """As many of the same image from torchvision, one at a time."""
     image = structured().permute(2, 0, 1).float() / 255
     size = list(image.shape[1:])
-    colours = [
+    colors = [
         transforms.RandomApply([transforms.ColorJitter(*view.jitter)], view.jitter_p),
         transforms.RandomGrayscale(view.grey),
     ]
@@ -79,7 +79,7 @@ def torchvision_samples(view: View) -> Tensor:
         [
             transforms.RandomResizedCrop(size, (view.crop_min, view.crop_max), view.ratio),
             transforms.RandomHorizontalFlip(view.flip),
-            *(reversed(colours) if view.grey_first else colours),
+            *(reversed(colors) if view.grey_first else colors),
             transforms.RandomApply([transforms.GaussianBlur(3, view.blur_sigma)], view.blur),
             transforms.RandomSolarize(0.5, view.solarize),
         ]
@@ -108,11 +108,11 @@ def test_views_have_torchvisions_distribution(name: str, index: int) -> None:
     mine = ours(build(name, 12), structured())[index]
     theirs = torchvision_samples(recipe(name)[index])
     # Every pixel of every channel: its mean and its variance, within 5 standard errors.
-    centre = theirs.mean(0)
-    for first, second in ((mine, theirs), ((mine - centre).square(), (theirs - centre).square())):
+    center = theirs.mean(0)
+    for first, second in ((mine, theirs), ((mine - center).square(), (theirs - center).square())):
         error = ((first.var(0) + second.var(0)) / SAMPLES).sqrt()
         assert ((first.mean(0) - second.mean(0)).abs() / error).max() < 5
-    # Every image: brightness and contrast per channel, and the colour between channels.
+    # Every image: brightness and contrast per channel, and the color between channels.
     measures: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda x: x.mean((2, 3)),
         lambda x: x.std((2, 3)),
@@ -177,7 +177,7 @@ def test_without_a_shift_supervised_views_are_the_images_or_their_mirror() -> No
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.2, 1.0])
-def test_as_many_are_grey_solarized_flipped_and_blurred_as_asked(chance: float) -> None:
+def test_as_many_are_gray_solarized_flipped_and_blurred_as_asked(chance: float) -> None:
     image = structured()
     original = plain(image[None], 0, 1)
 
@@ -193,7 +193,7 @@ def test_as_many_are_grey_solarized_flipped_and_blurred_as_asked(chance: float) 
     )  # below 0.26 a blur is too weak to see
 
 
-def test_grey_images_have_equal_channels_and_solarized_ones_no_white() -> None:
+def test_gray_images_have_equal_channels_and_solarized_ones_no_white() -> None:
     (grey,) = build("plain", num_views=1, grey=1.0)(noise(4), torch_rng(0))
     assert torch.equal(grey[:, 0], grey[:, 1])
     assert torch.equal(grey[:, 0], grey[:, 2])
@@ -343,7 +343,7 @@ def test_the_batch_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_views_are_float_channels_last_and_normalised(name: str) -> None:
+def test_views_are_float_channels_last_and_normalized(name: str) -> None:
     images = noise(6)
     raw = build(name)(images, torch_rng(0))
     views = Views(build_recipe(name), (32, 32), 3, 0.4, 0.2)(images, torch_rng(0))
@@ -404,7 +404,7 @@ def test_every_channel_is_cropped_and_brightened_as_if_it_were_alone(channels: i
 
 @pytest.mark.parametrize("channels", [3, 5])
 @pytest.mark.parametrize("name", ["simclr", "plain"])
-def test_channels_are_normalised_by_numbers_of_their_own(name: str, channels: int) -> None:
+def test_channels_are_normalized_by_numbers_of_their_own(name: str, channels: int) -> None:
     mean, std = tuple(0.1 * c for c in range(channels)), tuple(0.2 + 0.1 * c for c in range(channels))
     images = noise(4, channels=channels)
     raw = Views(build_recipe(name), (32, 32), channels, 0.0, 1.0)(images, torch_rng(0))

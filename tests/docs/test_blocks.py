@@ -59,7 +59,7 @@ WORLD: dict[str, dict[str, str]] = {
         "runs/half": "half",
     },
     "report.md": {"runs/a": "run", "runs/b": "run", "runs/c": "run"},
-    "use.md": {"runs/RUN": "run", "PHOTOS": "photos", "LABELLED": "photos", "query.jpg": "flat/0.png"},
+    "use.md": {"runs/RUN": "run", "PHOTOS": "photos", "LABELED": "photos", "query.jpg": "flat/0.png"},
 }
 
 # Added to a command so that it takes a second; what the page says of these keys is checked all the same.

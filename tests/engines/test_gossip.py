@@ -1,4 +1,4 @@
-"""Training without a server: neighbours average, whoever is away keeps its model."""
+"""Training without a server: neighbors average, whoever is away keeps its model."""
 
 import random
 import signal
@@ -107,7 +107,7 @@ def test_consensus_distance_by_hand():
 def test_who_is_away_keeps_its_tensors_bit_for_bit():
     models = states(5)
     mixed = mix_nodes(models, among(graph("cycle", 5, 0.7, numpy_rng(0)), [0, 1, 3]))
-    for node in (2, 3, 4):  # 3 is there, but both its neighbours are away
+    for node in (2, 3, 4):  # 3 is there, but both its neighbors are away
         assert all(torch.equal(mixed[node][name], models[node][name]) for name in models[node])
     # 0 and 1 have only each other: one half of both.
     torch.testing.assert_close(mixed[0]["w"], (models[0]["w"] + models[1]["w"]) / 2)
@@ -160,7 +160,7 @@ def test_the_result_says_whose_encoder_it_is(tmp_path):
 
 
 def test_personal_methods_answer_for_what_their_nodes_begin_with(tmp_path):
-    """FedU's node fuses what its neighbours made of its model with its own."""
+    """FedU's node fuses what its neighbors made of its model with its own."""
     run = gossip(tmp_path / "a", objective="byol", method="fedu", rounds=2)
     assert all("divergence_before" in client for client in run.metrics[1]["clients"])
 
@@ -199,14 +199,14 @@ def one_is_other(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_the_centre_of_a_star_away_means_nobody_mixes(tmp_path):
+def test_the_center_of_a_star_away_means_nobody_mixes(tmp_path):
     keys = {"participation.failure_rate": 0.5, "seed": 3, "checkpoint.every": 1, "checkpoint.keep": 0}
     run = gossip(tmp_path / "a", "star", **keys)
     away = [0 in [failure["client"] for failure in line["failed"]] for line in run.metrics]
     assert any(away)  # by this seed
-    for line, centre_is_away in zip(run.metrics, away, strict=True):
+    for line, center_is_away in zip(run.metrics, away, strict=True):
         assert line["spectral_gap"] == pytest.approx(0, abs=1e-12)
-        assert centre_is_away or line["consensus_distance"] > 0
+        assert center_is_away or line["consensus_distance"] > 0
 
 
 def test_few_nodes_a_round(tmp_path):
@@ -287,7 +287,7 @@ def test_fedema_with_a_fixed_scaler_needs_no_server(tmp_path):
     assert all("mu" in client for client in run.metrics[1]["clients"])
 
 
-def test_normalisation_layers_that_stay_at_home_are_not_mixed(tmp_path):
+def test_normalization_layers_that_stay_at_home_are_not_mixed(tmp_path):
     run = gossip(tmp_path / "a", method={"name": "fedavg", "private_norm": True}, rounds=2)
     assert not any("bn" in name for name in nodes(run)[0])
     assert all(not line["failed"] for line in run.metrics)

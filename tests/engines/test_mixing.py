@@ -25,15 +25,15 @@ def check_mixing(weights):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_every_number_of_nodes_up_to_64(topology):
     for nodes in range(1, 65):
-        neighbours = a_graph(topology, nodes)
-        assert not neighbours.diagonal().any()
-        weights = metropolis_hastings(neighbours)
+        neighbors = a_graph(topology, nodes)
+        assert not neighbors.diagonal().any()
+        weights = metropolis_hastings(neighbors)
         check_mixing(weights)
-        # Only neighbours exchange anything, and all of them do.
-        assert ((weights > 0) == (neighbours | np.eye(nodes, dtype=bool))).all()
+        # Only neighbors exchange anything, and all of them do.
+        assert ((weights > 0) == (neighbors | np.eye(nodes, dtype=bool))).all()
         # Connected, by definition and by what it is good for: 1 is a simple eigenvalue.
-        assert nx.is_connected(nx.from_numpy_array(neighbours))
-        assert connected(neighbours)
+        assert nx.is_connected(nx.from_numpy_array(neighbors))
+        assert connected(neighbors)
         assert spectral_gap(weights) > 0
 
 
@@ -65,10 +65,10 @@ def test_a_random_graph_is_seeded_connected_and_as_dense_as_asked():
     drawn = [graph("random", 20, 0.7, numpy_rng(seed)) for seed in range(50)]
     assert (drawn[0] == graph("random", 20, 0.7, numpy_rng(0))).all()
     assert (drawn[0] != drawn[1]).any()
-    density = np.mean([neighbours.sum() / (20 * 19) for neighbours in drawn])
+    density = np.mean([neighbors.sum() / (20 * 19) for neighbors in drawn])
     assert abs(density - 0.7) < 0.02  # 9,500 edges: 4 standard deviations
     sparse = [graph("random", 6, 0.3, numpy_rng(seed)) for seed in range(50)]
-    assert all(connected(neighbours) for neighbours in sparse)
+    assert all(connected(neighbors) for neighbors in sparse)
 
 
 def test_a_hopeless_edge_probability_is_named():
@@ -78,14 +78,14 @@ def test_a_hopeless_edge_probability_is_named():
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_whoever_is_away_weighs_nothing_and_the_rest_is_doubly_stochastic(topology):
-    neighbours, rng = a_graph(topology, 12), np.random.default_rng(0)
+    neighbors, rng = a_graph(topology, 12), np.random.default_rng(0)
     for _ in range(20):
         active = np.flatnonzero(rng.random(12) < 0.6)
-        weights = among(neighbours, active.tolist())
+        weights = among(neighbors, active.tolist())
         check_mixing(weights)
         away = np.setdiff1d(np.arange(12), active)
         np.testing.assert_array_equal(weights[away], np.eye(12)[away])
-        inner = metropolis_hastings(neighbours[np.ix_(active, active)])
+        inner = metropolis_hastings(neighbors[np.ix_(active, active)])
         np.testing.assert_allclose(weights[np.ix_(active, active)], inner, atol=1e-15)
 
 

@@ -219,7 +219,7 @@ def test_spare_clients_have_no_part_in_the_plan(tmp_path):
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_neighbours_share_threads_as_clients_of_a_server_do(tmp_path):
+def test_neighbors_share_threads_as_clients_of_a_server_do(tmp_path):
     keys = {**SHARED, "engine.name": "gossip"}
     one = small_run(tmp_path / "one", **keys)
     assert digest(one) == digest(small_run(tmp_path / "two", **keys, **{"engine.workers": 2}))

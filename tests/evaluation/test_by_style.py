@@ -219,7 +219,7 @@ def test_style_features_are_those_of_each_clients_own_encoder(fedstyle: fedssl.R
     assert found["gain"] == pytest.approx(found["accuracy"] - found["untrained"])
 
 
-def test_clients_are_told_apart_by_their_nearest_neighbour() -> None:
+def test_clients_are_told_apart_by_their_nearest_neighbor() -> None:
     features = torch.tensor([[1.0, 0.0], [1.0, -0.2], [0.0, 1.0], [0.1, 3.0], [1.0, 0.09]])
     seen = StyleFeatures(features, torch.tensor([0, 0, 1, 1, 1]), None, ())
     # The last one lies with client 0: its nearest is the first, whose nearest it is. The others are right.

@@ -192,12 +192,12 @@ def test_batches_go_through_all_scenes_before_any_comes_again():
 
 def test_pixels_come_in_the_encoders_channels():
     own = draw(1, 40, "train")[0]
-    colour, grey = to_input(own, 3, CPU), to_input(own, 1, CPU)
-    assert colour.shape == (3, 40, 40)
-    assert grey.shape == (1, 40, 40)
-    torch.testing.assert_close(colour * 255, own.image.permute(2, 0, 1).float())
+    color, gray = to_input(own, 3, CPU), to_input(own, 1, CPU)
+    assert color.shape == (3, 40, 40)
+    assert gray.shape == (1, 40, 40)
+    torch.testing.assert_close(color * 255, own.image.permute(2, 0, 1).float())
     weights = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
-    torch.testing.assert_close(grey[0], (colour * weights).sum(0), rtol=0, atol=0.6 / 255)
+    torch.testing.assert_close(gray[0], (color * weights).sum(0), rtol=0, atol=0.6 / 255)
 
 
 # --- the detector ---------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_by_command(run, capsys):
     words = [f"{key}={value}" for key, value in TINY.items()]
     assert main(["eval", str(run.path), "--protocol", "detection", *words]) == 0
     shown = " ".join(capsys.readouterr().out.split())  # lines may be wrapped
-    for part in ("shapes: 4 labelled of 4 train, 2 test", "box", "mask", "from scratch", "encoder: global"):
+    for part in ("shapes: 4 labeled of 4 train, 2 test", "box", "mask", "from scratch", "encoder: global"):
         assert part in shown
     stored = json.loads((run.path / "evaluations.jsonl").read_text().splitlines()[-1])
     assert stored["protocol"] == "detection"
@@ -311,7 +311,7 @@ def test_by_command(run, capsys):
 
 def test_few_labels(run):
     found = run.probe("detection", **{**TINY, "detection.labels": 0.5})
-    assert found["images"] == "shapes: 2 labelled of 4 train, 2 test"
+    assert found["images"] == "shapes: 2 labeled of 4 train, 2 test"
 
 
 def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
@@ -334,7 +334,7 @@ def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
     run = fedssl.run(settings, out=tmp_path / "run", quiet=True)
     keys = {key: value for key, value in TINY.items() if key != "detection.size"}
     found = run.probe("detection", **keys, **{"detection.data": "npz", "detection.root": "cells_train.npz"})
-    assert found["images"] == "cells: 4 labelled of 4 train, 2 test"
+    assert found["images"] == "cells: 4 labeled of 4 train, 2 test"
     assert "mask" not in found
     assert "mask" not in found["untrained"]
     with pytest.raises(DataError, match=r"detection\.root='nowhere_train\.npz' does not exist"):

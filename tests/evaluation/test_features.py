@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedssl.data.images import ImageSet
 from fedssl.errors import DataError
-from fedssl.evaluation.features import check_features, check_labelled, extract, feature_std
+from fedssl.evaluation.features import check_features, check_labeled, extract, feature_std
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ def test_encoder_is_left_as_it_was(encoder: nn.Module, images: ImageSet) -> None
 
 
 def test_modes_are_restored_after_an_error(images: ImageSet) -> None:
-    encoder = nn.Sequential(nn.Conv2d(1, 2, 3)).train()  # for grey images: these are colour
+    encoder = nn.Sequential(nn.Conv2d(1, 2, 3)).train()  # for gray images: these are color
     with pytest.raises(RuntimeError):
         extract(encoder, images, mean=0.5, std=0.25, device=CPU)
     assert encoder.training
@@ -150,8 +150,8 @@ def test_bad_features_are_counted() -> None:
 
 def test_bad_labels_are_named() -> None:
     with pytest.raises(DataError, match=r"5 rows of features, but labels of shape \[4\]"):
-        check_labelled(torch.zeros(5, 2), torch.zeros(4, dtype=torch.int64), 2)
+        check_labeled(torch.zeros(5, 2), torch.zeros(4, dtype=torch.int64), 2)
     with pytest.raises(DataError, match="from 0 to 3, but there are 3 classes"):
-        check_labelled(torch.zeros(2, 2), torch.tensor([0, 3]), 3)
+        check_labeled(torch.zeros(2, 2), torch.tensor([0, 3]), 3)
     with pytest.raises(DataError, match="from -1 to 0"):
-        check_labelled(torch.zeros(2, 2), torch.tensor([-1, 0]), 3)
+        check_labeled(torch.zeros(2, 2), torch.tensor([-1, 0]), 3)

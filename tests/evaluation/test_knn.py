@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def blobs(rows: int, seed: int, classes: int = 5, features: int = 8) -> tuple[Tensor, Tensor]:
-    centres = torch.randn(classes, features, generator=torch.Generator().manual_seed(99))
+    centers = torch.randn(classes, features, generator=torch.Generator().manual_seed(99))
     rng = torch.Generator().manual_seed(seed)
     y = torch.randint(0, classes, (rows,), generator=rng)
-    return centres[y] + torch.randn(rows, features, generator=rng), y
+    return centers[y] + torch.randn(rows, features, generator=rng), y
 
 
 def naive(
@@ -70,7 +70,7 @@ def test_length_of_features_does_not_matter() -> None:
 
 
 def test_weights_decide_by_hand() -> None:
-    """One neighbour at cosine 1 against two at cosine 0.6: e^(1/T) > 2 e^(0.6/T) for T = 0.1 only."""
+    """One neighbor at cosine 1 against two at cosine 0.6: e^(1/T) > 2 e^(0.6/T) for T = 0.1 only."""
     train_x = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.6, -0.8], [-1.0, 0.0]])
     train_y = torch.tensor([0, 1, 1, 1])
     query = torch.tensor([[2.0, 0.0]])
@@ -78,7 +78,7 @@ def test_weights_decide_by_hand() -> None:
     assert predict(train_x, train_y, query, 2, k=3, temperature=1.0).tolist() == [1]
 
 
-def test_ties_go_to_the_earlier_neighbour_and_the_lower_class() -> None:
+def test_ties_go_to_the_earlier_neighbor_and_the_lower_class() -> None:
     copies = torch.ones(50, 4)
     query = torch.ones(1, 4)
     labels = torch.tensor([2] * 3 + [1] * 47)
@@ -87,7 +87,7 @@ def test_ties_go_to_the_earlier_neighbour_and_the_lower_class() -> None:
     assert predict(copies, labels, query, 3, k=50).tolist() == [1]
 
 
-def test_more_neighbours_than_images() -> None:
+def test_more_neighbors_than_images() -> None:
     (train_x, train_y), (test_x, _) = blobs(10, 0), blobs(20, 1)
     assert torch.equal(
         predict(train_x, train_y, test_x, 5, k=1000), predict(train_x, train_y, test_x, 5, k=10)
@@ -95,7 +95,7 @@ def test_more_neighbours_than_images() -> None:
     assert predict(train_x[:1], train_y[:1], test_x, 5).tolist() == [int(train_y[0])] * 20
 
 
-def test_a_low_temperature_is_the_nearest_neighbour() -> None:
+def test_a_low_temperature_is_the_nearest_neighbor() -> None:
     (train_x, train_y), (test_x, _) = blobs(100, 0), blobs(50, 1)
     nearest = predict(train_x, train_y, test_x, 5, k=1)
     assert torch.equal(predict(train_x, train_y, test_x, 5, temperature=1e-6), nearest)

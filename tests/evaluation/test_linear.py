@@ -51,8 +51,8 @@ def test_coefficients_like_scikit_learn() -> None:
     x, y = problem()
     probe = fit(x, y, 4)
     scaler, model = peer(x, y, 1e-3)
-    standardised = probe.weight * torch.from_numpy(scaler.scale_)
-    torch.testing.assert_close(standardised, torch.from_numpy(model.coef_), atol=1e-3, rtol=0)
+    standardized = probe.weight * torch.from_numpy(scaler.scale_)
+    torch.testing.assert_close(standardized, torch.from_numpy(model.coef_), atol=1e-3, rtol=0)
     intercept = probe.bias + probe.weight @ torch.from_numpy(scaler.mean_)
     torch.testing.assert_close(intercept, torch.from_numpy(model.intercept_), atol=1e-3, rtol=0)
 
@@ -103,7 +103,7 @@ def test_separable_classes_are_separated() -> None:
     assert float(probe.logits(x).softmax(dim=1).max(dim=1).values.min()) > 0.95
 
 
-def test_more_features_than_samples_generalise_as_scikit_learn_does() -> None:
+def test_more_features_than_samples_generalize_as_scikit_learn_does() -> None:
     x, y = problem(1060, 100, 3)
     train, test, labels = x[:60], x[60:], y[:60]
     scaler, model = peer(train, labels, 1e-3)
@@ -301,7 +301,7 @@ def test_line_search_finds_the_minimum_of_any_line(scale: float) -> None:
     torch.testing.assert_close(probability, (logits + length * along).softmax(dim=0))
 
 
-def test_hardly_penalised_features_of_low_rank_converge() -> None:
+def test_hardly_penalized_features_of_low_rank_converge() -> None:
     rng = torch.Generator().manual_seed(0)
     factor, y = torch.randn(500, 1, generator=rng), torch.randint(0, 4, (500,), generator=rng)
     x = factor @ torch.randn(1, 64, generator=rng)

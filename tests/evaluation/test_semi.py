@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def striped(count: int, seed: int) -> ImageSet:
-    """Horizontal or vertical stripes in noise: nothing that a linear layer on mean colours could tell."""
+    """Horizontal or vertical stripes in noise: nothing that a linear layer on mean colors could tell."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(count) % 2
     stripes = (torch.arange(8) % 2 * 120)[None, :].expand(8, 8)
@@ -55,8 +55,8 @@ def encoder() -> nn.Module:
         )
 
 
-def tune(encoder: nn.Module, labelled: ImageSet, test: ImageSet, **changes: Any) -> Scores:
-    return fine_tune(encoder, 6, labelled, test, **{**SETTINGS, **changes})
+def tune(encoder: nn.Module, labeled: ImageSet, test: ImageSet, **changes: Any) -> Scores:
+    return fine_tune(encoder, 6, labeled, test, **{**SETTINGS, **changes})
 
 
 def test_learns_what_the_encoder_did_not_know(encoder: nn.Module) -> None:
@@ -108,13 +108,13 @@ def test_depends_on_the_seed_alone(encoder: nn.Module, monkeypatch: pytest.Monke
         return torch.zeros(len(images), 2)
 
     monkeypatch.setattr("fedssl.evaluation.semi.extract", keep)
-    labelled, test = striped(20, 1), striped(4, 2)
+    labeled, test = striped(20, 1), striped(4, 2)
     torch.manual_seed(123)
-    tune(encoder, labelled, test)
+    tune(encoder, labeled, test)
     first = torch.rand(1)
     torch.rand(50)
-    tune(encoder, labelled, test)
-    tune(encoder, labelled, test, seed=1)
+    tune(encoder, labeled, test)
+    tune(encoder, labeled, test, seed=1)
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     torch.manual_seed(123)
@@ -165,17 +165,17 @@ def test_progress_counts_epochs(encoder: nn.Module) -> None:
 
 
 def test_bad_input(encoder: nn.Module) -> None:
-    labelled, test = striped(8, 1), striped(4, 2)
+    labeled, test = striped(8, 1), striped(4, 2)
     bare = ImageSet(test.x, name="bare")
     with pytest.raises(DataError, match="bare has none"):
-        tune(encoder, labelled, bare)
+        tune(encoder, labeled, bare)
     with pytest.raises(DataError, match="bare has none"):
         tune(encoder, bare, test)
-    with pytest.raises(ConfigError, match="1 labelled images with batch size 8"):
-        tune(encoder, labelled.subset(torch.tensor([0])), test)
+    with pytest.raises(ConfigError, match="1 labeled images with batch size 8"):
+        tune(encoder, labeled.subset(torch.tensor([0])), test)
     with pytest.raises(ConfigError, match="with batch size 1"):
-        tune(encoder, labelled, test, batch_size=1)
+        tune(encoder, labeled, test, batch_size=1)
     with pytest.raises(DataError, match="label 1 needs 2 class names"):
-        tune(encoder, ImageSet(labelled.x, labelled.y, ("only",)), test)
+        tune(encoder, ImageSet(labeled.x, labeled.y, ("only",)), test)
     with pytest.raises(DataError, match="NaN"):
-        tune(encoder, labelled, test, lr=1e30)
+        tune(encoder, labeled, test, lr=1e30)

@@ -35,10 +35,10 @@ def quick(monkeypatch):
     monkeypatch.setattr(nodes, "GRID_RUNS", 0.01)
 
 
-def make_sites(folder, labelled=(True, True, False)):
+def make_sites(folder, labeled=(True, True, False)):
     """Sites with digits; with labels, each image is in a folder of its class."""
     digits, found = load_digits(), []
-    for number, (name, known) in enumerate(zip(NAMES, labelled, strict=True)):
+    for number, (name, known) in enumerate(zip(NAMES, labeled, strict=True)):
         for index in range(60 * number, 60 * number + 60):
             place = folder / name / (str(digits.target[index]) if known else "")
             place.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def make_sites(folder, labelled=(True, True, False)):
 
 
 def naive_knn(train, train_classes, test, test_classes, k=20, temperature=0.1):
-    """Accuracy of k nearest neighbours by cosine, weighted by exp(cos/T)."""
+    """Accuracy of k nearest neighbors by cosine, weighted by exp(cos/T)."""
     right = 0
     for vector, truth in zip(test, test_classes, strict=True):
         cosines = [

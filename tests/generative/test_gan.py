@@ -88,7 +88,7 @@ def test_the_discriminators_loss_is_the_sum_of_its_parts(kind: str) -> None:
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_both_terms_of_the_regulariser_count() -> None:
+def test_both_terms_of_the_regularizer_count() -> None:
     images, labels = batch("gan")
     plain, model = made("gan", **{"objective.regularizer": 0.0})
     with_both, _ = made("gan")

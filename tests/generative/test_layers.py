@@ -1,4 +1,4 @@
-"""Spectral normalisation divides by the largest singular value, also without a vector carried along."""
+"""Spectral normalization divides by the largest singular value, also without a vector carried along."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layer(request: pytest.FixtureRequest) -> nn.Module:
 
 
 def test_outside_of_training_the_largest_singular_value_is_one(layer: nn.Module) -> None:
-    largest = torch.linalg.svdvals(layer.eval().normalised_weight().flatten(1))[0]
+    largest = torch.linalg.svdvals(layer.eval().normalized_weight().flatten(1))[0]
     assert float(largest.detach()) == pytest.approx(1, abs=0.02)
 
 
@@ -30,15 +30,15 @@ def test_a_foreign_vector_makes_no_difference_outside_of_training(layer: nn.Modu
     other = copy.deepcopy(layer)
     other.u.copy_(torch.nn.functional.normalize(torch.randn(len(other.u)), dim=0))
     torch.testing.assert_close(
-        layer.eval().normalised_weight(), other.eval().normalised_weight(), rtol=0.02, atol=0.02
+        layer.eval().normalized_weight(), other.eval().normalized_weight(), rtol=0.02, atol=0.02
     )
 
 
 def test_training_carries_the_vector_on_and_evaluation_does_not(layer: nn.Module) -> None:
     before = layer.u.clone()
-    layer.eval().normalised_weight()
+    layer.eval().normalized_weight()
     assert torch.equal(layer.u, before)
-    layer.train().normalised_weight()
+    layer.train().normalized_weight()
     assert not torch.equal(layer.u, before)
     assert float(layer.u.norm()) == pytest.approx(1)
 
@@ -58,7 +58,7 @@ def test_after_some_passes_training_is_pytorchs() -> None:
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
 
 
-def test_equalised_layers_have_outputs_of_the_size_of_their_inputs() -> None:
+def test_equalized_layers_have_outputs_of_the_size_of_their_inputs() -> None:
     torch.manual_seed(0)
     layer = EqualLinear(256, 256)
     assert float(layer.weight.detach().std()) == pytest.approx(1, abs=0.02)

@@ -1,4 +1,4 @@
-"""Networks of the right size, and normalisation that listens to the style and to the label."""
+"""Networks of the right size, and normalization that listens to the style and to the label."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_sizes_that_do_not_fit_say_so() -> None:
         Generator(66, 1, 8, 4)
 
 
-def test_conditional_normalisation_is_batch_norm_with_each_images_own_gain_and_bias() -> None:
+def test_conditional_normalization_is_batch_norm_with_each_images_own_gain_and_bias() -> None:
     torch.manual_seed(0)
     modulation, labels = Modulation([4, 6], 3, conditional=True), LabelModulation([4, 6], 5)
     style, label, x = torch.randn(8, 3), torch.randint(5, (8,)), torch.randn(8, 6, 4, 4)
@@ -111,15 +111,15 @@ def test_the_projection_discriminator_follows_equation_5() -> None:
     torch.manual_seed(0)
     critic = Critic(4, classes=3).eval()
     features, labels = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    table, weight = critic.labels.normalised_weight(), critic.linear.normalised_weight()
+    table, weight = critic.labels.normalized_weight(), critic.linear.normalized_weight()
     for i, label in enumerate(labels):
         expected = table[label] @ features[i] + weight[0] @ features[i] + critic.linear.bias[0]
         torch.testing.assert_close(critic(features, labels)[i], expected)
     torch.testing.assert_close(critic(features), (features @ weight.T + critic.linear.bias)[:, 0])
 
 
-def test_the_projector_is_two_normalised_layers() -> None:
-    """A second implementation: divide by the largest singular value, standardise columns, twice."""
+def test_the_projector_is_two_normalized_layers() -> None:
+    """A second implementation: divide by the largest singular value, standardize columns, twice."""
     from fedssl.models.options import ModelConfig
 
     torch.manual_seed(0)
@@ -153,7 +153,7 @@ def test_a_discriminators_features_are_means_over_pixels_with_a_leak() -> None:
 
 def test_a_canvas_goes_from_black_to_white() -> None:
     canvas = Canvas(2, 1, black=-2.0, white=2.0)
-    images = canvas.normalise(torch.tensor([-1.0, 0.0, 0.5, 1.0]).view(4, 1, 1, 1))
+    images = canvas.normalize(torch.tensor([-1.0, 0.0, 0.5, 1.0]).view(4, 1, 1, 1))
     assert images.flatten().tolist() == [-2, 0, 1, 2]
     assert canvas.pixels(images).flatten().tolist() == [0, 128, 191, 255]
     from fedssl.data.options import DataConfig

@@ -53,7 +53,7 @@ def test_a_scale_may_measure_otherwise() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_with_the_papers_name_are_the_papers_model(name: str) -> None:
-    """Its split, both terms of the regulariser, and with labels shared maps and a client's own labels."""
+    """Its split, both terms of the regularizer, and with labels shared maps and a client's own labels."""
     recipe = load(name)
     for cell in cells(recipe.at(recipe.scales[0]), 1, {}) if recipe.scales[0] != "mini" else ():
         objective, method = cell.config.objective, cell.config.method

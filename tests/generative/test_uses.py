@@ -22,7 +22,7 @@ from fedssl.evaluation.loaded import load_run
 from fedssl.generative.diversity import precision_and_recall, variety
 from fedssl.generative.fid import describe_features, frechet
 from fedssl.generative.grids import cross, sheet
-from fedssl.generative.probing import Labelled, Scalars
+from fedssl.generative.probing import Labeled, Scalars
 from fedssl.generative.reference_classifier import load_reference_classifier
 from fedssl.generative.reidentify import Reidentify
 from fedssl.generative.restyle import Restyle, predict_labels
@@ -264,7 +264,7 @@ def test_untrained_features_are_those_of_round_one(gan: fedssl.Run) -> None:
     x = generators.plain_images("train", 5)[0]
     expected = generators.run.models.untrained().eval()
     with torch.no_grad():
-        torch.testing.assert_close(generators.features(None, x, "content"), expected(generators.normalise(x)))
+        torch.testing.assert_close(generators.features(None, x, "content"), expected(generators.normalize(x)))
     for kind in ("content", "style"):
         before, after = (generators.features(client, x, kind) for client in (None, 0))
         assert before.shape == after.shape
@@ -277,7 +277,7 @@ def test_a_probe_finds_a_label_among_the_most_probable() -> None:
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(120) % 6
     x = torch.randn(120, 4, generator=rng) + 0.7 * torch.eye(6)[y][:, :4]
-    images = Labelled(x[:80], y[:80], x[80:], y[80:])
+    images = Labeled(x[:80], y[:80], x[80:], y[80:])
     logits = linear.fit(x[:80], y[:80], 6, l2=0.1).logits(x[80:])
     for top in (1, 2, 5):
         naive = top_k_accuracy_score(y[80:], logits, k=top, labels=range(6))
@@ -299,7 +299,7 @@ def test_whose_image_it_is_can_be_told_where_looks_differ(
     assert found["content_real"] > 0.8
     assert found["chance"] == pytest.approx(1 / 3)
     assert found["images"]["generated"] == "240 train, 60 test"
-    # Generators draw what is theirs: an image of its own colour is told from the others at once.
+    # Generators draw what is theirs: an image of its own color is told from the others at once.
     monkeypatch.setattr(
         ClientGenerators,
         "draw",
@@ -330,9 +330,9 @@ def test_precision_and_recall_by_definition() -> None:
     real, fake = rng.normal(size=(30, 3)), 0.6 * rng.normal(size=(40, 3)) + 0.5
 
     def inside(x: np.ndarray, manifold: np.ndarray, k: int) -> bool:
-        for centre in manifold:
-            reach = sorted(np.linalg.norm(other - centre) for other in manifold)[k]
-            if np.linalg.norm(x - centre) <= reach:
+        for center in manifold:
+            reach = sorted(np.linalg.norm(other - center) for other in manifold)[k]
+            if np.linalg.norm(x - center) <= reach:
                 return True
         return False
 

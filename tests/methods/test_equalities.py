@@ -116,4 +116,4 @@ def test_targets_and_queues_never_leave_the_client_and_live_on(tmp_path, objecti
     ]
     for name in weights:
         assert not torch.equal(kept[0][name], kept[1][name])  # each client has its own
-        assert not torch.equal(kept[0][name], runner.initial[name])  # and it has learnt
+        assert not torch.equal(kept[0][name], runner.initial[name])  # and it has learned

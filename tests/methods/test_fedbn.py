@@ -1,4 +1,4 @@
-"""Normalisation layers that stay with their client: found by type, with any method, evaluated as its own."""
+"""Normalization layers that stay with their client: found by type, with any method, evaluated as its own."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def by_class_name(model):
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, *(f"timm:{name}" for name in TIMM)])
-def test_every_normalisation_layer_of_every_encoder_is_found_by_type(name):
+def test_every_normalization_layer_of_every_encoder_is_found_by_type(name):
     with torch.device("meta"):
         if name.startswith("timm:"):
             import timm
@@ -49,7 +49,7 @@ def test_every_normalisation_layer_of_every_encoder_is_found_by_type(name):
         else:
             encoder = build_encoder(ModelConfig(encoder=name, width=4), (32, 32), 3).module
     model = Model(encoder=Part(encoder))
-    found = set(model.normalisation_names())
+    found = set(model.normalization_names())
     assert found
     assert found == by_class_name(model)
 
@@ -57,7 +57,7 @@ def test_every_normalisation_layer_of_every_encoder_is_found_by_type(name):
 def test_branches_that_downsample_and_heads_are_among_them():
     encoder = build_encoder(ModelConfig(encoder="resnet18", width=4), (32, 32), 3)
     model = BYOL().build(encoder.module, encoder.features, ModelConfig())
-    names = set(model.normalisation_names())
+    names = set(model.normalization_names())
     for path in ("encoder.layer2.0.downsample.1", "projector.1", "predictor.1", "encoder.bn1"):
         for tensor in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             assert f"{path}.{tensor}" in names
@@ -72,7 +72,7 @@ def test_a_layer_whose_name_says_nothing_counts_and_one_that_is_named_so_does_no
             self.bn = nn.Conv2d(2, 2, 1)
 
     model = Model(encoder=Part(Odd()))
-    assert {name.split(".")[1] for name in model.normalisation_names()} == {"shortcut"}
+    assert {name.split(".")[1] for name in model.normalization_names()} == {"shortcut"}
 
 
 TINY = {
@@ -127,7 +127,7 @@ def test_fedbn_is_fedavg_with_private_layers(tmp_path, fedbn):
 
 def test_the_result_is_the_mean_over_clients_each_with_its_own_layers(fedbn):
     (knn,) = fedbn.result["probes"]
-    assert knn["model"] == "personal, mean of 2 clients, each with its own normalisation layers"
+    assert knn["model"] == "personal, mean of 2 clients, each with its own normalization layers"
     finished = load_run(fedbn.directory, {})
     prober = finished.prober(finished.federation.train, finished.federation.test)
     accuracies = []

@@ -226,7 +226,7 @@ def test_style_is_extracted_once_and_does_not_depend_on_the_round(tmp_path):
     assert not torch.equal(second.state["generator.0.weight"], first.state["generator.0.weight"])
 
 
-def test_every_client_has_a_style_of_its_own_and_it_is_logged_when_it_is_learnt(tmp_path):
+def test_every_client_has_a_style_of_its_own_and_it_is_logged_when_it_is_learned(tmp_path):
     run = small_run(tmp_path / "a", method=METHOD, **TOY)
     lines = run.metrics
     assert all("style_loss" in client for client in lines[0]["clients"])

@@ -18,7 +18,7 @@ def test_separation_by_hand() -> None:
     value = separation(z, torch.tensor([2.0, 1]))
     assert float(value.detach()) == pytest.approx(2 - 2 * (0.6 * 1.2 + 0.8 * 0.8) / math.sqrt(2.08))
     (gradient,) = torch.autograd.grad(value, z)
-    assert gradient[0, 0] < 0 < gradient[0, 1]  # a step moves z towards its own dimension
+    assert gradient[0, 0] < 0 < gradient[0, 1]  # a step moves z toward its own dimension
     assert float(separation(z.detach(), torch.ones(2))) == pytest.approx(0, abs=1e-12)
 
 

@@ -34,8 +34,8 @@ def test_outlines_are_those_of_scipy(channels):
     found = sobel(images)
     assert found.shape == (3, channels, 9, 11)
     for image, outlines in zip(images.numpy().astype(float), found.numpy(), strict=True):
-        grey = image @ [0.299, 0.587, 0.114] if channels == 3 else image[..., 0]
-        magnitude = np.hypot(ndimage.sobel(grey, 0, mode="nearest"), ndimage.sobel(grey, 1, mode="nearest"))
+        gray = image @ [0.299, 0.587, 0.114] if channels == 3 else image[..., 0]
+        magnitude = np.hypot(ndimage.sobel(gray, 0, mode="nearest"), ndimage.sobel(gray, 1, mode="nearest"))
         for plane in outlines:
             np.testing.assert_allclose(plane, magnitude / magnitude.max(), atol=1e-5)
 
@@ -81,7 +81,7 @@ def test_its_gradient_is_finite():
     assert bool(z.grad.any())
 
 
-def test_style_views_are_the_image_and_its_outlines_normalised_alike():
+def test_style_views_are_the_image_and_its_outlines_normalized_alike():
     images = pictures()
     views = StyleViews(Views(build_recipe("simclr"), (9, 11), 3, mean=0.4, std=0.2))
     as_it_is, outlines = views(images)

@@ -22,7 +22,7 @@ from fedssl.methods.boundary import Boundary
 from fedssl.models.adapters import adaptable, adapted, add_adapters, factor_names, merged_state
 from fedssl.models.describe import rebuild
 from fedssl.models.encoders import build_encoder
-from fedssl.models.model import is_normalisation
+from fedssl.models.model import is_normalization
 from fedssl.models.options import ModelConfig
 from fedssl.state import Upload
 from fedssl.use.trained import load_trained
@@ -87,7 +87,7 @@ def test_statistics_do_not_move() -> None:
     found = network("resnet8", lora=2)
     found.model.train()
     found.model.part("encoder")(torch.randn(4, 3, 16, 16))
-    norms = [module for module in found.model.part("encoder").modules() if is_normalisation(module)]
+    norms = [module for module in found.model.part("encoder").modules() if is_normalization(module)]
     assert norms
     assert all(torch.equal(norm.running_mean, torch.zeros_like(norm.running_mean)) for norm in norms)
 

@@ -36,12 +36,12 @@ def test_channels_are_fitted_as_timm_does_it(channels: int) -> None:
     torch.testing.assert_close(fit_channels(weight, channels), adapt_input_conv(channels, weight))
 
 
-def test_a_grey_image_gives_what_it_gave_as_grey_in_three_channels() -> None:
+def test_a_gray_image_gives_what_it_gave_as_gray_in_three_channels() -> None:
     source, target = vit().eval(), vit(in_chans=1).eval()
     state, notes = fitted(source.state_dict(), target)
     target.load_state_dict(state)
-    grey = torch.randn(2, 1, 32, 32)
-    torch.testing.assert_close(target(grey), source(grey.repeat(1, 3, 1, 1)), atol=1e-5, rtol=1e-4)
+    gray = torch.randn(2, 1, 32, 32)
+    torch.testing.assert_close(target(gray), source(gray.repeat(1, 3, 1, 1)), atol=1e-5, rtol=1e-4)
     assert notes == ["patch_embed.proj.weight: 3 channels to 1"]
 
 

@@ -48,10 +48,10 @@ def test_a_projector_without_batchnorm_by_hand() -> None:
         head[2].weight.copy_(torch.tensor([[2.0, 9.0]]))
         head[2].bias.copy_(torch.tensor([1.0]))
     assert head(torch.tensor([[1.0, -2.0]])).tolist() == [[7.0]]
-    assert Model(projector=Part(head)).normalisation_names() == []
+    assert Model(projector=Part(head)).normalization_names() == []
 
 
 def test_batchnorm_is_found_by_type() -> None:
     model = Model(projector=Part(mlp(2, 3, 1)))
     statistics = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    assert model.normalisation_names() == [f"projector.1.{name}" for name in statistics]
+    assert model.normalization_names() == [f"projector.1.{name}" for name in statistics]

@@ -1,4 +1,4 @@
-"""Group normalisation: no image depends on another, and timm rebuilds the same encoder."""
+"""Group normalization: no image depends on another, and timm rebuilds the same encoder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_heads_too() -> None:
     assert type(mlp(8, 16, 4)[1]) is nn.BatchNorm1d
 
 
-def test_a_layer_that_does_more_than_normalise_is_refused() -> None:
+def test_a_layer_that_does_more_than_normalize_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.norm=group: .*BatchNormAct2d, which cannot be replaced"):
         build_encoder(ModelConfig(encoder="timm:mobilenetv3_small_050", norm="group"), (32, 32), 3)
 

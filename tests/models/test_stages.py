@@ -21,7 +21,7 @@ from fedssl.methods.optimizers import Optimizer
 from fedssl.methods.options import TrainConfig
 from fedssl.methods.training import rate_scales
 from fedssl.models.encoders import build_encoder
-from fedssl.models.model import Model, Part, is_normalisation
+from fedssl.models.model import Model, Part, is_normalization
 from fedssl.models.options import ModelConfig
 from fedssl.models.stages import Frozen, depth_scales, freeze, stages
 
@@ -85,7 +85,7 @@ def test_frozen_stages_keep_parameters_and_statistics() -> None:
     assert copied.conv1.weight.grad is None
     assert isinstance(copied.bn1, Frozen)
     assert isinstance(copied.bn1, nn.BatchNorm2d)
-    assert is_normalisation(copied.bn1)
+    assert is_normalization(copied.bn1)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedema", "fedbn", "fedrep", "ditto", "fedprox"])

@@ -55,7 +55,7 @@ def test_the_loss_is_the_loop_and_lightly_s() -> None:
     assert torch.allclose(ours.value, theirs.center.flatten(), atol=1e-6)
 
 
-def test_the_centre_is_a_running_mean() -> None:
+def test_the_center_is_a_running_mean() -> None:
     center = Center(1)
     center.move(torch.tensor([[[2.0], [4.0]]]), 0.5)
     center.move(torch.tensor([[[5.5], [5.5]]]), 0.5)

@@ -35,7 +35,7 @@ def make(name: str, **options: object) -> Objective:
 
 
 def measured(objective: Objective, model: Model, views: list[Tensor]) -> Tensor:
-    """The loss of one fixed draw; a queue or a centre is left as it was."""
+    """The loss of one fixed draw; a queue or a center is left as it was."""
     queue = snapshot(model, model.names_under(["queue", "center"]))
     loss = objective.loss(model, views[: objective.num_views], LABELS, torch.Generator().manual_seed(0))
     restore(model, queue)

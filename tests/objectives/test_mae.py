@@ -100,11 +100,11 @@ def naive(objective: MAE, model: Model, images: Tensor, rng: torch.Generator) ->
     return total / count
 
 
-@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
 def test_against_a_naive_implementation(
-    normalise: bool, build: Callable[..., Model], views: list[Tensor]
+    normalize: bool, build: Callable[..., Model], views: list[Tensor]
 ) -> None:
-    objective = MAE(**SMALL, normalise_pixels=normalise, mask_ratio=0.5)
+    objective = MAE(**SMALL, normalise_pixels=normalize, mask_ratio=0.5)
     model = build(objective, "vit_tiny")
     loss, expected = (
         function(model, torch.Generator().manual_seed(9))

@@ -41,7 +41,7 @@ class Outcome:
     Attributes:
         counted: clients whose integers are in the sum.
         lost: why others are not, by client.
-        quantisation: the largest error of rounding, as metrics.jsonl states it.
+        quantization: the largest error of rounding, as metrics.jsonl states it.
         error: the largest difference of a parameter from the plain run of `counted`.
         allowed: `quantisation` and the rounding of a float32 parameter of this size, for the same parameter.
         found: uploads in clear, as integers or as floating-point numbers, in what went over the wire.
@@ -172,7 +172,7 @@ def main() -> None:
     print(f"in the sum: {found.counted}")
     for client, reason in found.lost.items():
         print(f"not in it: {client}, {reason}")
-    print(f"stated quantisation: {found.quantisation:.1e}")
+    print(f"stated quantization: {found.quantisation:.1e}")
     print(
         f"largest difference from the plain run: {found.error:.1e}; with float32: at most {found.allowed:.1e}"
     )

@@ -265,6 +265,6 @@ def test_a_quantile_has_no_effect() -> None:
         load(SMALL, {**DP, "privacy.quantile": 0.5})
 
 
-def test_group_normalisation_is_everywhere() -> None:
+def test_group_normalization_is_everywhere() -> None:
     model = build_network(load(SMALL, BYOL), (8, 8), 1, 0).model
     assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

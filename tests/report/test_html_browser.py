@@ -114,7 +114,7 @@ def test_every_chart_is_drawn_and_nothing_is_wrong(browser, single):
     assert texts(browser, "h2") == [
         "Result",
         "Feature map",
-        "Nearest neighbours",
+        "Nearest neighbors",
         "Probes",
         "The run",
         "Curves",
@@ -183,7 +183,7 @@ def test_arrow_keys_read_values(browser, single):
     browser.press("ArrowRight", "ArrowRight")
     assert browser.value(spoken) == f"cat, taken for {EVIL}: 3 of 10 images (30.0 %)"
     browser.press("ArrowDown")
-    assert browser.value(spoken) == f"{EVIL}, recognised: 8 of 10 images (80.0 %)"
+    assert browser.value(spoken) == f"{EVIL}, recognized: 8 of 10 images (80.0 %)"
     browser.value("document.querySelector('svg[data-chart=map]').focus()")
     browser.press("End")
     assert "client 1" in browser.value(spoken)
@@ -209,12 +209,12 @@ def test_toggles(browser, single):
     assert browser.value(lines) == 3
     assert browser.value("document.querySelector('#curves input[type=checkbox]').checked")
     points = "[...document.querySelectorAll('svg[data-chart=map] circle')]"
-    colours = f"Object.fromEntries({points}.map(e => [[e.cx, e.cy].map(c => c.baseVal.value), e.style.fill]))"
-    by_class = browser.value(colours)
+    colors = f"Object.fromEntries({points}.map(e => [[e.cx, e.cy].map(c => c.baseVal.value), e.style.fill]))"
+    by_class = browser.value(colors)
     browser.value("document.querySelector('#map input[value=client]').focus()")
     click(browser, "#map input[value=client]")
     settle(browser)
-    assert browser.value(colours) != by_class
+    assert browser.value(colors) != by_class
     assert browser.value("document.activeElement.value") == "client"  # the focus stays
     browser.press("ArrowRight")
     settle(browser)

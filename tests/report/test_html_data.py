@@ -194,7 +194,7 @@ def test_an_unfinished_run_with_a_line_cut_off(tmp_path):
     assert "The kNN monitor currently shows 25.0 %." in run["summary"]
 
 
-def test_an_unlabelled_run(tmp_path):
+def test_an_unlabeled_run(tmp_path):
     plain = [{key: value for key, value in line.items() if key != "probe"} for line in METRICS]
     why = "photos has no labels"
     path = run_dir(tmp_path / "a", metrics=plain, result=result(why=why), partition=partition(()))

@@ -1,4 +1,4 @@
-"""What needs images: maps and neighbours of a real (tiny) run."""
+"""What needs images: maps and neighbors of a real (tiny) run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedssl.data.federation import federate
 from fedssl.data.images import ImageSet
 from fedssl.evaluation.loaded import load_run
 from fedssl.report.html import images as module
-from fedssl.report.html.images import NEIGHBOURS, STRIPS, gallery, look, project, queries
+from fedssl.report.html.images import NEIGHBORS, STRIPS, gallery, look, project, queries
 from fedssl.rundir import RunDir
 from tests.small import small_run
 
@@ -64,7 +64,7 @@ def test_the_map_has_every_image_with_class_and_client(run, seen):
     assert seen["whose"] == "global"
 
 
-def test_neighbours_are_those_of_a_naive_search(run, seen):
+def test_neighbors_are_those_of_a_naive_search(run, seen):
     back = load_run(run.directory, {})
     encoder = back.models.exported(back.server, back.memory_rounds).module.eval()
     images, owners = gallery(back)
@@ -80,7 +80,7 @@ def test_neighbours_are_those_of_a_naive_search(run, seen):
     asked = queries(test, 0)
     for strip, query in zip(seen["strips"], asked, strict=True):
         cosines = known @ unit(test.x[int(query)].expand(2, -1, -1, -1))[0]
-        best = np.argsort(-cosines)[:NEIGHBOURS]
+        best = np.argsort(-cosines)[:NEIGHBORS]
         assert [near["cosine"] for near in strip["nearest"]] == pytest.approx(
             cosines[best].tolist(), abs=2e-4
         )
@@ -120,8 +120,8 @@ def test_clusters_stay_together_on_the_map(projection):
     rng = torch.Generator().manual_seed(0)
     directions = torch.eye(16)[torch.arange(60) % 3]
     points = project(directions + 0.01 * torch.randn(60, 16, generator=rng), projection, 0)
-    centres = np.stack([points[kind::3].mean(axis=0) for kind in range(3)])
-    apart = np.linalg.norm(points[:, None] - centres, axis=2)
+    centers = np.stack([points[kind::3].mean(axis=0) for kind in range(3)])
+    apart = np.linalg.norm(points[:, None] - centers, axis=2)
     assert (apart.argmin(axis=1) == np.arange(60) % 3).all()
     assert (project(directions, "pca", 0) == project(directions, "pca", 0)).all()
 
@@ -161,7 +161,7 @@ def test_without_the_data_there_is_a_reason(tmp_path):
     found = look(run.path, "pca")
     assert set(found["map"]["kinds"]) == {"client"}
     assert all(strip["query"]["class"] is None and len(strip["nearest"]) == 5 for strip in found["strips"])
-    # Without a test split queries are images of clients: none is its own neighbour.
+    # Without a test split queries are images of clients: none is its own neighbor.
     assert all(strip["query"]["uri"] not in [n["uri"] for n in strip["nearest"]] for strip in found["strips"])
     folder.rename(tmp_path / "gone")
     found = look(run.path, "pca")

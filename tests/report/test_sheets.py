@@ -32,7 +32,7 @@ def test_csv_has_the_numbers(folder, tmp_path, capsys):
     assert float(linear["fedema"]["spread"]) == pytest.approx(0.02 / 2**0.5)
     assert linear["fedavg"]["seeds"] == "2"
     (pair,) = [each for each in records if each["measure"] == "linear.accuracy" and each["difference"]]
-    # paired: 0.10 and 0.11 in favour of one, whichever is first
+    # paired: 0.10 and 0.11 in favor of one, whichever is first
     assert abs(float(pair["difference"])) == pytest.approx(0.105)
     assert {pair["setting"], pair["against"]} == {"fedema", "fedavg"}
 

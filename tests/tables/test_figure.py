@@ -136,7 +136,7 @@ def test_the_picture_is_drawn(which: str, request: pytest.FixtureRequest, tmp_pa
     assert draw(request.getfixturevalue(which), file)
     pixels = np.asarray(Image.open(file).convert("RGB"))
     assert pixels.shape[0] > 400
-    blue = (abs(pixels.astype(int) - (31, 119, 180)).sum(axis=2) < 30).sum()  # matplotlib's first colour
+    blue = (abs(pixels.astype(int) - (31, 119, 180)).sum(axis=2) < 30).sum()  # matplotlib's first color
     assert blue > 100
 
 

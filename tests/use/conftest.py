@@ -10,7 +10,7 @@ import fedssl
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedssl.Run:
-    """A short run on digits: grey images of 8×8 pixels, 16 features."""
+    """A short run on digits: gray images of 8×8 pixels, 16 features."""
     return small_run(tmp_path_factory.mktemp("use") / "run", rounds=1)
 
 

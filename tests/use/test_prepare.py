@@ -43,7 +43,7 @@ def mixed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cropped(mixed, tmp_path_factory):
-    """A run in colour on middle squares."""
+    """A run in color on middle squares."""
     data = {"name": "folder", "root": str(mixed), "size": 16, "resize": "crop", "limit": 0}
     return small_run(
         tmp_path_factory.mktemp("cropped") / "run",
@@ -54,7 +54,7 @@ def cropped(mixed, tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("which", ["grey, squashed", "colour, cropped"])
+@pytest.mark.parametrize("which", ["gray, squashed", "color, cropped"])
 def test_the_documented_function_prepares_images_as_in_training(
     which, run, cropped, mixed, prepare, tmp_path
 ):

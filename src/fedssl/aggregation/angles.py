@@ -30,14 +30,14 @@ class Comparison:
     _client: dict[str, Tensor] = field(repr=False)
 
     def cosine(self, name: str) -> float:
-        """δ of one layer, or of a normalisation statistic."""
+        """δ of one layer, or of a normalization statistic."""
         if name in self.angles:
             return self.angles[name]
         own, their = self._global[name].double(), self._client[name].double()
         return _cosine(float(torch.dot(own, their)), square(own), square(their))
 
     def distance(self, name: str) -> float:
-        """‖w_k − w_g‖ of one layer, or of a normalisation statistic; zero only if they are equal."""
+        """‖w_k − w_g‖ of one layer, or of a normalization statistic; zero only if they are equal."""
         return math.sqrt(square_distance(self._global[name], self._client[name]))
 
     @cached_property

@@ -15,7 +15,7 @@ class CenteredClipping(Robust):
     """v ← v + (1/K) Σ_k (w_k − v)·min(1, τ/‖w_k − v‖), from the median of each coordinate.
 
     τ is a multiple of the median distance from v, and therefore has no unit. The paper starts from the last
-    round's v. Parameters and normalisation statistics are clipped separately, each by its own τ.
+    round's v. Parameters and normalization statistics are clipped separately, each by its own τ.
     """
 
     radius: float = Field(1.0, gt=0, description="τ, as a multiple of the median distance from the center")

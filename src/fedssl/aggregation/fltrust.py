@@ -22,7 +22,7 @@ from fedssl.vectors import flat, square
 class FLTrust(Rule):
     """Updates scaled to the length of the server's own, weighted by max(0, cosine with it).
 
-    w ← w_g + Σ s_k·(‖g_0‖/‖g_k‖)·g_k / Σ s_k with s_k = max(0, cos(g_k, g_0)). Parameters and normalisation
+    w ← w_g + Σ s_k·(‖g_0‖/‖g_k‖)·g_k / Σ s_k with s_k = max(0, cos(g_k, g_0)). Parameters and normalization
     statistics have separate updates, cosines and lengths; a client is weighted by the smaller of its two
     cosines, and updates of statistics are only shortened, so that variances stay positive.
     """

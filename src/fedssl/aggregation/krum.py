@@ -1,6 +1,6 @@
-"""Krum and Multi-Krum: the uploads closest to their neighbours (Blanchard et al. 2017, §4).
+"""Krum and Multi-Krum: the uploads closest to their neighbors (Blanchard et al. 2017, §4).
 
-The paper scores parameters. Normalisation statistics of a client with inconspicuous parameters would not be
+The paper scores parameters. Normalization statistics of a client with inconspicuous parameters would not be
 checked, so they are scored separately, and clamped.
 """
 
@@ -18,7 +18,7 @@ from fedssl.state import State
 
 
 class Krum(Robust):
-    """Selects uploads by the sum of squared distances to their K − malicious − 2 nearest neighbours."""
+    """Selects uploads by the sum of squared distances to their K − malicious − 2 nearest neighbors."""
 
     malicious: int = Field(1, ge=0, description="number of malicious clients; needs K ≥ 2·malicious + 3")
     keep: int = Field(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from fedssl.aggregation.angles import by_module
 from fedssl.state import State
 
-MEAN, VARIANCE = "running_mean", "running_var"  # PyTorch's names in every normalisation layer that has them
+MEAN, VARIANCE = "running_mean", "running_var"  # PyTorch's names in every normalization layer that has them
 
 
 def pairs(statistics: Iterable[str]) -> Iterator[tuple[str, str]]:

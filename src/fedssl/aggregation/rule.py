@@ -23,7 +23,7 @@ from fedssl.state import State, Upload
 class Rule(Choice):
     """Computes the next global state from the previous one and the uploads of a round."""
 
-    # Whether the rule changes the norm of weights, so that averaged normalisation statistics do not fit.
+    # Whether the rule changes the norm of weights, so that averaged normalization statistics do not fit.
     scales_weights: ClassVar[bool] = False
     # Whether the server trains on images of its own in every round, to compare uploads with the result.
     needs_root: ClassVar[bool] = False
@@ -35,7 +35,7 @@ class Rule(Choice):
 
         Args:
             previous: the global state that the clients received.
-            statistics: names of the normalisation statistics.
+            statistics: names of the normalization statistics.
             round: number of the round, from 1; None: no warm-up.
 
         Returns:
@@ -69,7 +69,7 @@ class Rule(Choice):
         Args:
             previous: the global state that the clients received, by name.
             uploads: one upload for each client, in any order.
-            statistics: names of the normalisation statistics in the state, which are averaged by number of
+            statistics: names of the normalization statistics in the state, which are averaged by number of
                 samples whatever the rule.
             round: number of the round, from 1, for rules that warm up; None: without warm-up.
 

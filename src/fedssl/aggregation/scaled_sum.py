@@ -92,7 +92,7 @@ class ScaledSum(Rule):
         Args:
             previous: the global state that the client received.
             upload: the client's upload.
-            statistics: names of the normalisation statistics.
+            statistics: names of the normalization statistics.
             reference: subtracted from the logarithm of every mass of a layer; the same for all clients of a
                 round. For masses e^−L choose minus a typical loss.
         """

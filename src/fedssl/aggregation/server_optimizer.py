@@ -62,7 +62,7 @@ class ServerOptimizer(Options):
             aggregate: the result of the aggregation rule.
             memory: the optimizer's tensors of earlier rounds; others are passed on.
             round: number of the round, from 1.
-            statistics: names of normalisation statistics, which are taken from the aggregate, like counters.
+            statistics: names of normalization statistics, which are taken from the aggregate, like counters.
 
         Returns:
             The next global state and the next memory.

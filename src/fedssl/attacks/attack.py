@@ -27,7 +27,7 @@ class Knowledge:
     Attributes:
         sent: the global model that all clients received.
         honest: the uploads of the other clients; the attackers' own if there are no others.
-        statistics: names of running statistics of normalisation layers.
+        statistics: names of running statistics of normalization layers.
         clients: number of clients in the round, attackers included.
         attackers: number of attackers among them.
         reach: the largest distance from the global model that the server does not refuse.

@@ -1,4 +1,4 @@
-"""Poisoned running statistics of normalisation layers under unremarkable parameters."""
+"""Poisoned running statistics of normalization layers under unremarkable parameters."""
 
 from __future__ import annotations
 

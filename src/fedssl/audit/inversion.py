@@ -25,13 +25,13 @@ from fedssl.engines.tasks import Task
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.methods.client import Client
 from fedssl.methods.training import Batch, make_batch, objective_loss
-from fedssl.normalisation import by_channel
+from fedssl.normalization import by_channel
 from fedssl.privacy.update import clipped
 from fedssl.rng import torch_rng
 from fedssl.state import snapshot
 
 MOST_SUMMED = 10  # clients whose updates are added up
-ROUGH = 1e-3  # weight of the penalty on differences between neighbouring pixels
+ROUGH = 1e-3  # weight of the penalty on differences between neighboring pixels
 RATE = 0.1
 NOISE = 1.0  # noise multiplier of a run that has none
 
@@ -189,7 +189,7 @@ def angles(first: Tensor, second: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def roughness(images: Tensor) -> Tensor:
-    """Mean absolute difference between neighbouring pixels."""
+    """Mean absolute difference between neighboring pixels."""
     down = (images[:, :, 1:] - images[:, :, :-1]).abs().mean()
     return down + (images[:, :, :, 1:] - images[:, :, :, :-1]).abs().mean()
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SHOWN = 8  # views in a row
-# Two groups and a line, distinguishable for colour-blind readers.
+# Two groups and a line, distinguishable for color-blind readers.
 ONE, OTHER, LINE = "#332288", "#cc6677", "#999999"
 ROWS = {
     "truth": "what the client\ntrained on",

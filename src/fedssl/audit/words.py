@@ -100,7 +100,7 @@ def _inversion(found: Mapping[str, Any], config: Config) -> list[str]:
             "(privacy.mode=client, if the attacker knows all other uploads)",
         }[seen["name"]]
         shown = seen["similarity"] > found["guess"] + SIMILAR
-        text.append(f"{words}: similarity {seen['similarity']:.2f}{', the images are recognisable' * shown}.")
+        text.append(f"{words}: similarity {seen['similarity']:.2f}{', the images are recognizable' * shown}.")
     text.append(_seen_by_server(config))
     return text
 

@@ -94,7 +94,7 @@ def write_page(
         )
     for run in shown["runs"]:
         if run["images"].get("missing"):
-            print(f"{run['name']}: without feature map and neighbours. {run['images']['why_not']}")
+            print(f"{run['name']}: without feature map and neighbors. {run['images']['why_not']}")
     print(f"wrote {out} ({in_bytes(out.stat().st_size)})")
 
 

@@ -106,7 +106,7 @@ def _search(options: argparse.Namespace) -> None:
 
 def _finetune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("images", help="labelled images: FOLDER/CLASS/IMAGE (or train/… and test/…)")
+    parser.add_argument("images", help="labeled images: FOLDER/CLASS/IMAGE (or train/… and test/…)")
     parser.add_argument("-o", "--out", default="classifier", help="output folder (default: classifier)")
     parser.add_argument("--labels", type=int, default=0, help="number of labeled images per class (0: all)")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Decode one image file to uint8: photos, TIFF with several pages, NumPy arrays, DICOM.
 
-Colour becomes RGB, or grey if `data.channels` is 1. Transparent pixels become white, the Exif orientation is
+Color becomes RGB, or gray if `data.channels` is 1. Transparent pixels become white, the Exif orientation is
 applied, and animations give their first frame. Pixels of more than 8 bits are scaled by a window of values;
 DICOM files contain their own.
 """
@@ -161,7 +161,7 @@ def _pages(file: Path) -> NDArray[Any]:
 
 
 def _dicom(file: Path, window: Window) -> Pixels:
-    """The first frame: grey by its window (white where MONOCHROME1 has its lowest value), or RGB."""
+    """The first frame: gray by its window (white where MONOCHROME1 has its lowest value), or RGB."""
     pydicom = _package("pydicom")
     found = pydicom.dcmread(file)
     check_values((int(found.get("NumberOfFrames", 1) or 1), int(found.Rows), int(found.Columns)))
@@ -173,12 +173,12 @@ def _dicom(file: Path, window: Window) -> Pixels:
     if values.ndim == 3:
         return to_bytes(values, window)  # pydicom has made RGB of YBR
     values = np.asarray(pydicom.pixels.apply_modality_lut(values, found), dtype=np.float64)
-    grey = to_bytes(values, window) if window != "auto" else _own_window(values, found, pydicom)
-    return (255 - grey if kind == "MONOCHROME1" else grey)[:, :, None]
+    gray = to_bytes(values, window) if window != "auto" else _own_window(values, found, pydicom)
+    return (255 - gray if kind == "MONOCHROME1" else gray)[:, :, None]
 
 
 def _own_window(values: NDArray[np.float64], found: Any, pydicom: Any) -> Pixels:
-    """Grey values by the first window or table of a DICOM file; by its extremes if it has neither."""
+    """Gray values by the first window or table of a DICOM file; by its extremes if it has neither."""
     if "VOILUTSequence" in found:
         bits = int(found.VOILUTSequence[0].LUTDescriptor[2])
         table = pydicom.pixels.apply_voi_lut(values.astype(np.int64), found)
@@ -228,15 +228,15 @@ def _full_range(values: NDArray[Any]) -> tuple[float, float]:
 
 
 def _with_channels(pixels: Pixels, channels: int) -> Pixels:
-    """Convert grey to any number of channels, or colour to grey; other numbers must match."""
+    """Convert gray to any number of channels, or color to gray; other numbers must match."""
     found = pixels.shape[2]
     if found == channels:
         return pixels
     if found == 1:
         return pixels.repeat(channels, axis=2)
     if (found, channels) == (3, 1):
-        grey: Pixels = np.rint(pixels @ np.array(LUMA)).astype(np.uint8)
-        return grey[:, :, None]
+        gray: Pixels = np.rint(pixels @ np.array(LUMA)).astype(np.uint8)
+        return gray[:, :, None]
     raise ValueError(f"has {found} channels, not {channels}")
 
 

@@ -50,7 +50,7 @@ class Federation:
     train: ImageSet
     test: ImageSet | None
     parts: Sequence[NDArray[np.int64]]
-    labelled: NDArray[np.int64]  # held out of pre-training
+    labeled: NDArray[np.int64]  # held out of pre-training
     # With partition.workers: for each worker, the images of each of its clients.
     turns: tuple[tuple[NDArray[np.int64], ...], ...] = ()
 
@@ -110,11 +110,11 @@ def federate(config: Config, progress: Progress | None = None) -> Federation:
     if config.objective.needs_labels and train.y is None:
         raise DataError(f"objective {config.objective.name} needs labels, but {train.name} has none")
     everything = np.arange(len(train))
-    dealt, labelled = everything, everything[:0]
+    dealt, labeled = everything, everything[:0]
     if config.data.holdout:
         if train.y is None:
             raise DataError(f"data.holdout needs labels, but {train.name} has none")
-        dealt, labelled = split_holdout(train, config.data.holdout, config.seed)
+        dealt, labeled = split_holdout(train, config.data.holdout, config.seed)
     parts = config.partition.split(
         None if train.y is None else train.y.numpy()[dealt],
         config.seed,
@@ -127,8 +127,8 @@ def federate(config: Config, progress: Progress | None = None) -> Federation:
         parts = [np.sort(np.concatenate(parts))]
     elif config.partition.workers:
         turns = take_turns(parts, config.partition.workers)
-        return Federation(train, test, [np.unique(np.concatenate(own)) for own in turns], labelled, turns)
-    return Federation(train, test, Parts.of(parts), labelled)
+        return Federation(train, test, [np.unique(np.concatenate(own)) for own in turns], labeled, turns)
+    return Federation(train, test, Parts.of(parts), labeled)
 
 
 def take_turns(parts: list[NDArray[np.int64]], workers: int) -> tuple[tuple[NDArray[np.int64], ...], ...]:

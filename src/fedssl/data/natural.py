@@ -65,7 +65,7 @@ def omniglot(config: DataConfig, progress: Progress | None = None) -> Splits:
         test=[drawer > UNSEEN_DRAWERS for _, drawer in kept],
         mirrored=False,
     )
-    return listings(table, root, _grey(config), progress=progress)
+    return listings(table, root, _gray(config), progress=progress)
 
 
 def office_caltech(config: DataConfig, progress: Progress | None = None) -> Splits:
@@ -115,7 +115,7 @@ def covid_chestxray(config: DataConfig, progress: Progress | None = None) -> Spl
         sites=[rows["location"][row].rpartition(",")[2].strip() or "unknown" for row in kept],
         test=_whole_groups(patients, config.test_fraction),
     )
-    return listings(table, root, _grey(config), progress=progress)
+    return listings(table, root, _gray(config), progress=progress)
 
 
 def _finding(finding: str) -> str:
@@ -232,7 +232,7 @@ def _images(place: Path, pattern: str) -> list[Path]:
     return sorted(file for file in place.glob(pattern) if file.suffix.lower() in SUFFIXES)
 
 
-def _grey(config: DataConfig) -> DataConfig:
+def _gray(config: DataConfig) -> DataConfig:
     """Default to one channel."""
     return config.model_copy(update={"channels": config.channels or 1})
 

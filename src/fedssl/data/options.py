@@ -31,7 +31,7 @@ class DataConfig(Options):
         "keeps the central square",
     )
     channels: int = Field(
-        0, ge=0, le=MOST_CHANNELS, description="1 grey, 3 colour, up to 16; 0: unchanged (photos: 3)"
+        0, ge=0, le=MOST_CHANNELS, description="1 gray, 3 color, up to 16; 0: unchanged (photos: 3)"
     )
     window: Window = Field(
         "auto",
@@ -49,16 +49,16 @@ class DataConfig(Options):
     split: str = Field("", description="Hugging Face: TRAIN/TEST; stl10: train, unlabeled, train+unlabeled")
     test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of data without a test split")
     holdout: float = Field(
-        0.0, ge=0, lt=1, description="labelled share kept out of pre-training (for eval --protocol semi)"
+        0.0, ge=0, lt=1, description="labeled share kept out of pre-training (for eval --protocol semi)"
     )
     memory_mb: int = Field(
         4096, ge=1, le=1 << 24, description="larger data are read from a memory-mapped cache"
     )
     mean: float | tuple[float, ...] = Field(
-        0.5, description="mean of pixels in [0, 1] for normalisation; one number, or one per channel"
+        0.5, description="mean of pixels in [0, 1] for normalization; one number, or one per channel"
     )
     std: Positive | tuple[Positive, ...] = Field(
-        0.25, description="standard deviation for normalisation; one number, or one per channel"
+        0.25, description="standard deviation for normalization; one number, or one per channel"
     )
 
     @field_validator("window")

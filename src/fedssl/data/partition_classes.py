@@ -76,7 +76,7 @@ def _assign(sets: Indices, clients: int, classes: int, rng: np.random.Generator)
         room = classes - held.sum(1)
         emptiest = np.lexsort((rng.permutation(clients), -room))
         held[emptiest[: sets[group]], group] = True
-    # That favours some assignments. Pairs of clients therefore shuffle the classes that only one of
+    # That favors some assignments. Pairs of clients therefore shuffle the classes that only one of
     # them has, which makes all assignments equally likely and does not change client sizes.
     alike = [np.flatnonzero(sets == number) for number in np.unique(sets)]
     for _ in range(10 * clients if clients > 1 else 0):

@@ -17,7 +17,7 @@ from fedssl.data.partition_classes import Skew
 from fedssl.data.partition_dirichlet import DirichletBounded
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError, DataError
-from fedssl.normalisation import Levels, shortest
+from fedssl.normalization import Levels, shortest
 
 if TYPE_CHECKING:
     from fedssl.data.images import ImageSet
@@ -69,7 +69,7 @@ class FeatureClusters(DirichletBounded):
 def cluster_features(features: Features, clusters: int, components: int, seed: int) -> Indices:
     """The k-means cluster of each row in the space of the first principal components.
 
-    Clusters are numbered along the first component, so that neighbours in number are neighbours in space.
+    Clusters are numbered along the first component, so that neighbors in number are neighbors in space.
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
@@ -86,7 +86,7 @@ def cluster_features(features: Features, clusters: int, components: int, seed: i
 
 
 def encoder_of(source: str, images: ImageSet) -> tuple[Callable[[Tensor], Tensor], Levels, Levels]:
-    """The encoder of `partition.features`, and the mean and deviation to normalise its inputs by."""
+    """The encoder of `partition.features`, and the mean and deviation to normalize its inputs by."""
     if source == PIXELS:
         return nn.Flatten(), 0.0, 1.0
     if source.startswith("timm:"):

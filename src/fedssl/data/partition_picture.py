@@ -16,7 +16,7 @@ from fedssl.data.parts import Parts
 
 Indices = NDArray[np.int64]
 
-# Ten colours that colour-blind readers can tell apart (Paul Tol's "muted" set, and grey).
+# Ten colors that color-blind readers can tell apart (Paul Tol's "muted" set, and gray).
 PALETTE = (
     "#332288",
     "#88ccee",
@@ -29,7 +29,7 @@ PALETTE = (
     "#aa4499",
     "#bbbbbb",
 )
-# Neighbours in a bar also differ in shade, for terminals without colour.
+# Neighbors in a bar also differ in shade, for terminals without color.
 SHADES = "█▓"
 SHOWN = 12  # on a terminal
 DRAWN = 10_000  # in a picture, which has fewer pixels
@@ -127,8 +127,8 @@ def _title(parts: Sequence[Indices], labels: Indices | None) -> str:
     return f"{title}, earth mover's distance from IID {earth_movers_distance(labels, parts):.2f}"
 
 
-def _colours(classes: int) -> list[Any]:
-    """The palette for few classes, a sequential map for many; both suit colour-blind readers."""
+def _colors(classes: int) -> list[Any]:
+    """The palette for few classes, a sequential map for many; both suit color-blind readers."""
     import matplotlib
 
     if classes <= len(PALETTE):
@@ -147,30 +147,30 @@ def _draw_bars(axes: Any, counts: NDArray[np.int64]) -> None:
     low, high = (tops - counts)[client, kind], tops[client, kind]
     left, right = client - half, client + half
     corners = np.stack([left, low, left, high, right, high, right, low], axis=1).reshape(-1, 4, 2)
-    colours = _colours(classes)
+    colors = _colors(classes)
     fine = (
         {"edgecolors": "white", "linewidths": 0.5} if clients <= 50 and classes <= 50 else {"linewidths": 0}
     )
-    axes.add_collection(PolyCollection(list(corners), facecolors=[colours[k] for k in kind], **fine))
+    axes.add_collection(PolyCollection(list(corners), facecolors=[colors[k] for k in kind], **fine))
     axes.set_xlim(-0.6, clients - 0.4)
     axes.set_ylim(0, max(int(tops.max(initial=0)), 1) * 1.05)
 
 
 def _draw_key(figure: Any, axes: Any, names: Sequence[str]) -> None:
-    """A legend for a few classes, a colour scale for many."""
+    """A legend for a few classes, a color scale for many."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.patches import Patch
 
-    colours = _colours(len(names))
+    colors = _colors(len(names))
     if len(names) <= len(PALETTE):
         # Upside down, so that the legend has the order of the bars.
-        handles = [Patch(color=colour, label=name) for colour, name in zip(colours, names, strict=True)]
+        handles = [Patch(color=color, label=name) for color, name in zip(colors, names, strict=True)]
         axes.legend(
             handles=handles[::-1], title="class", loc="upper left", bbox_to_anchor=(1, 1), frameon=False
         )
         return
-    scale = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colours))
+    scale = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colors))
     bar = figure.colorbar(scale, ax=axes, label="class", pad=0.01)
     ticks = np.unique(np.linspace(0, len(names) - 1, 6).round().astype(int))
     bar.set_ticks(ticks, labels=[names[tick] for tick in ticks])

@@ -49,5 +49,5 @@ def earth_movers_distance(labels: Indices, parts: Sequence[Indices]) -> float:
         raise DataError("the earth mover's distance of a partition without images is undefined")
     sizes = counts.sum(1, keepdims=True)
     overall = np.bincount(codes) / len(codes)
-    # Σ_k (n_k/n) · ½·Σ_c |n_kc/n_k − q_c|, with n_k cancelled, so that empty clients count for nothing.
+    # Σ_k (n_k/n) · ½·Σ_c |n_kc/n_k − q_c|, with n_k canceled, so that empty clients count for nothing.
     return float(0.5 * np.abs(counts - sizes * overall).sum() / sizes.sum())

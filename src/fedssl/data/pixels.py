@@ -18,10 +18,10 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-TRIES = 10  # torchvision's attempts to find a crop that fits, before it takes the centre
+TRIES = 10  # torchvision's attempts to find a crop that fits, before it takes the center
 # Offsets of the uniform numbers of one view of one image.
 AREAS, RATIOS, CORNER, SHIFT = 0, TRIES, 2 * TRIES, 2 * TRIES + 2
-FLIP, JITTERED, GREY, BLUR, SOLARIZE = range(SHIFT + 2, SHIFT + 7)
+FLIP, JITTERED, GRAY, BLUR, SOLARIZE = range(SHIFT + 2, SHIFT + 7)
 FACTORS, SIGMA, ORDER = SHIFT + 7, SHIFT + 11, SHIFT + 12
 UNIFORMS = ORDER + 3
 
@@ -45,7 +45,7 @@ SETTINGS = np.dtype(
 ZERO, ONE, HALF, THIRD, SIXTH = (np.float32(value) for value in (0, 1, 1 / 2, 1 / 3, 1 / 6))
 # ITU-R 601-2, with torchvision's digits.
 RED, GREEN, BLUE = (np.float32(value) for value in (0.2989, 0.587, 0.114))
-TINY = np.float32(1e-12)  # stands in for a chroma of zero: such a pixel is grey whatever its hue
+TINY = np.float32(1e-12)  # stands in for a chroma of zero: such a pixel is gray whatever its hue
 TWO_THIRDS, SIX = np.float32(2 / 3), np.float32(6)
 WHITE = np.float32(1 / 255)
 
@@ -95,13 +95,13 @@ def crop_of(uniform: Array, view: Any, height: int, width: int) -> tuple[float, 
 def lines_of(start: float, length: float, mirrored: bool, which: Array, weight: Array) -> None:
     """The pixels and weights [2, side] that resize a part of a line to the whole line.
 
-    The part's first and last pixel are repeated beyond their centres, as if it was cropped before it is
+    The part's first and last pixel are repeated beyond their centers, as if it was cropped before it is
     resized. Pixels outside of the line are black.
     """
     side = which.shape[1]
     for place in range(side):
-        centre = (side - place - 0.5 if mirrored else place + 0.5) / side
-        pixel = min(max(centre * length - 0.5, 0.0), length - 1) + start
+        center = (side - place - 0.5 if mirrored else place + 0.5) / side
+        pixel = min(max(center * length - 0.5, 0.0), length - 1) + start
         first = math.floor(pixel)
         for tap in range(2):
             wanted = first + tap
@@ -154,9 +154,9 @@ def brightness(planes: Array, factor: float) -> None:
 
 @compiled
 def contrast(planes: Array, factor: float) -> None:
-    """Blend with the mean grey of the image: factor 0 gives the grey, 1 the image.
+    """Blend with the mean gray of the image: factor 0 gives the gray, 1 the image.
 
-    If the channels are not colours, each is blended with its own mean.
+    If the channels are not colors, each is blended with its own mean.
     """
     if len(planes) not in (1, 3):
         for c in range(len(planes)):
@@ -167,7 +167,7 @@ def contrast(planes: Array, factor: float) -> None:
 
 @compiled
 def contrast_of(planes: Array, factor: float) -> None:
-    """`contrast` for grey or colour images."""
+    """`contrast` for gray or color images."""
     mean, pixels = ZERO, planes[0].size
     for c in range(len(planes)):
         total, plane = ZERO, planes[c].reshape(-1)
@@ -178,37 +178,37 @@ def contrast_of(planes: Array, factor: float) -> None:
 
 
 @compiled
-def blend(planes: Array, grey: Any, factor: float) -> None:
-    """Interpolate between a grey (factor 0) and the image (1), or extrapolate."""
+def blend(planes: Array, gray: Any, factor: float) -> None:
+    """Interpolate between a gray (factor 0) and the image (1), or extrapolate."""
     values, by = planes.reshape(-1), np.float32(factor)
-    rest = grey * (ONE - by)
+    rest = gray * (ONE - by)
     for i in range(len(values)):
         values[i] = min(max(values[i] * by + rest, ZERO), ONE)
 
 
 @compiled
 def saturation(planes: Array, factor: float) -> None:
-    """Blend with the grey image: factor 0 gives the grey image, 1 the image. Only for colour images."""
+    """Blend with the gray image: factor 0 gives the gray image, 1 the image. Only for color images."""
     if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
     by = np.float32(factor)
     rest = ONE - by
     for i in range(len(red)):
-        grey = (red[i] * RED + green[i] * GREEN + blue[i] * BLUE) * rest
-        red[i] = min(max(red[i] * by + grey, ZERO), ONE)
-        green[i] = min(max(green[i] * by + grey, ZERO), ONE)
-        blue[i] = min(max(blue[i] * by + grey, ZERO), ONE)
+        gray = (red[i] * RED + green[i] * GREEN + blue[i] * BLUE) * rest
+        red[i] = min(max(red[i] * by + gray, ZERO), ONE)
+        green[i] = min(max(green[i] * by + gray, ZERO), ONE)
+        blue[i] = min(max(blue[i] * by + gray, ZERO), ONE)
 
 
 @compiled
 def hue(planes: Array, shift: float) -> None:
-    """Rotate the hue of HSV by `shift` turns, from -0.5 to 0.5. Only for colour images.
+    """Rotate the hue of HSV by `shift` turns, from -0.5 to 0.5. Only for color images.
 
-    Let lo be a pixel's smallest colour and chroma its largest minus its smallest. The hue's distance from red
-    is then 1 + (g + b - r - lo) / chroma sextants, on the green side if g ≥ b. Conversely each colour is
+    Let lo be a pixel's smallest color and chroma its largest minus its smallest. The hue's distance from red
+    is then 1 + (g + b - r - lo) / chroma sextants, on the green side if g ≥ b. Conversely each color is
     lo + chroma · t, with t a trapezium in the hue's distance from a fixed point. The code therefore has no
-    branches on the largest colour, and can be vectorized.
+    branches on the largest color, and can be vectorized.
     """
     if len(planes) != 3:
         return
@@ -227,14 +227,14 @@ def hue(planes: Array, shift: float) -> None:
 
 
 @compiled
-def greyscale(planes: Array) -> None:
-    """Set every colour to the grey value."""
+def grayscale(planes: Array) -> None:
+    """Set every color to the gray value."""
     if len(planes) != 3:
         return
     red, green, blue = planes[0].reshape(-1), planes[1].reshape(-1), planes[2].reshape(-1)
     for i in range(len(red)):
-        grey = red[i] * RED + green[i] * GREEN + blue[i] * BLUE
-        red[i], green[i], blue[i] = grey, grey, grey
+        gray = red[i] * RED + green[i] * GREEN + blue[i] * BLUE
+        red[i], green[i], blue[i] = gray, gray, gray
 
 
 @compiled
@@ -327,15 +327,15 @@ def jitter(planes: Array, uniform: Array, view: Any, order: Array) -> None:
 
 
 @compiled
-def recolour(planes: Array, uniform: Array, view: Any, order: Array) -> None:
+def recolor(planes: Array, uniform: Array, view: Any, order: Array) -> None:
     """Apply the steps that follow the crop."""
-    grey = uniform[GREY] < view.grey
-    if grey and view.grey_first:
-        greyscale(planes)
+    gray = uniform[GRAY] < view.grey
+    if gray and view.grey_first:
+        grayscale(planes)
     if uniform[JITTERED] < view.jitter_p:
         jitter(planes, uniform, view, order)
-    if grey and not view.grey_first:
-        greyscale(planes)
+    if gray and not view.grey_first:
+        grayscale(planes)
     if uniform[BLUR] < view.blur:
         low, high = view.blur_sigma
         blur(planes, low + uniform[SIGMA] * (high - low))
@@ -344,8 +344,8 @@ def recolour(planes: Array, uniform: Array, view: Any, order: Array) -> None:
 
 
 @compiled
-def write_normalised(planes: Array, scale: Array, shift: Array, out: Array) -> None:
-    """Write planes [C, H, W], normalised per channel, to [H, W, C]."""
+def write_normalized(planes: Array, scale: Array, shift: Array, out: Array) -> None:
+    """Write planes [C, H, W], normalized per channel, to [H, W, C]."""
     values, channels = out.reshape(-1), len(planes)
     red, by, to = planes[0].reshape(-1), scale[0], shift[0]
     if channels == 1:
@@ -404,5 +404,5 @@ def make(
             lines_of(top, down, False, rows, row_weights)
             lines_of(left, across, u[FLIP] < view.flip, columns, weights)
             resize(images[i], rows, row_weights, columns, weights, line, planes)
-            recolour(planes, u, view, order)
-            write_normalised(planes, scale, shift, out[v, i])
+            recolor(planes, u, view, order)
+            write_normalized(planes, scale, shift, out[v, i])

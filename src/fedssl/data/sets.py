@@ -38,7 +38,7 @@ STEP_BYTES = 1 << 25  # uint8 bytes converted at a time: as float32 they are fou
 
 
 def load(config: DataConfig, seed: int, progress: Progress | None = None) -> tuple[ImageSet, ImageSet | None]:
-    """Load training and test images; unlabelled data without a test split have no test images.
+    """Load training and test images; unlabeled data without a test split have no test images.
 
     Args:
         config: the options of data.
@@ -75,7 +75,7 @@ def load_whole(config: DataConfig, progress: Progress | None = None) -> ImageSet
 
 
 def split_holdout(images: ImageSet, fraction: float, seed: int) -> tuple[Indices, Indices]:
-    """Indices to pre-train on, and a stratified labelled share with at least one image of each class."""
+    """Indices to pre-train on, and a stratified labeled share with at least one image of each class."""
     if images.y is None:
         raise DataError(f"data.holdout needs labels, but {images.name} has none")
     if not 0 < fraction < 1:
@@ -135,7 +135,7 @@ def check_labels(images: Images, where: str) -> None:
 
 
 def to_channels(x: Tensor, channels: int) -> Tensor:
-    """Convert grey to more channels by repetition, colour to grey by ITU-R 601 luma (rounded like Pillow)."""
+    """Convert gray to more channels by repetition, color to gray by ITU-R 601 luma (rounded like Pillow)."""
     if channels in (0, x.shape[3]):
         return x
     if x.shape[3] == 1:
@@ -144,12 +144,12 @@ def to_channels(x: Tensor, channels: int) -> Tensor:
         raise DataError(
             f"data.channels={channels}: images of {x.shape[3]} channels cannot be converted; set it to 0"
         )
-    grey = torch.empty((*x.shape[:3], 1), dtype=torch.uint8)
+    gray = torch.empty((*x.shape[:3], 1), dtype=torch.uint8)
     for part in _parts(x):
         red, green, blue = (plane.to(torch.int32) for plane in x[part].unbind(dim=3))
         luma = red * 19595 + green * 38470 + blue * 7471 + 32768  # 0.299, 0.587, 0.114 in 1/65536, and a half
-        grey[part] = luma.bitwise_right_shift(16).unsqueeze(3).to(torch.uint8)
-    return grey
+        gray[part] = luma.bitwise_right_shift(16).unsqueeze(3).to(torch.uint8)
+    return gray
 
 
 def middle_square(x: Tensor) -> Tensor:

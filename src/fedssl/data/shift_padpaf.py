@@ -104,13 +104,13 @@ def upside_down(x: Tensor) -> Tensor:
     return x.flip(1)
 
 
-def greyscale(x: Tensor) -> Tensor:
+def grayscale(x: Tensor) -> Tensor:
     """ITU-R 601 luma in every channel."""
     if x.shape[3] == 1:
         return x
     red, green, blue = x.to(torch.float32).unbind(3)
-    grey = (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)
-    return grey.unsqueeze(3).expand(x.shape).contiguous()
+    gray = (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)
+    return gray.unsqueeze(3).expand(x.shape).contiguous()
 
 
 # --- random transforms ------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ def perspective(x: Tensor) -> Tensor:
     return _pixels(drawn.round_())
 
 
-def colour_one(x: Tensor) -> Tensor:
+def color_one(x: Tensor) -> Tensor:
     """(x + 0.5·U³)·U³ on values from −1 to 1, drawn per channel."""
-    return _from_unit(_coloured(x))
+    return _from_unit(_colored(x))
 
 
-def colour_two(x: Tensor) -> Tensor:
-    """`colour_one`, followed by 2x − 1."""
-    return _from_unit(2 * _coloured(x) - 1)
+def color_two(x: Tensor) -> Tensor:
+    """`color_one`, followed by 2x − 1."""
+    return _from_unit(2 * _colored(x) - 1)
 
 
 def erase(x: Tensor) -> Tensor:
@@ -213,11 +213,11 @@ def erase(x: Tensor) -> Tensor:
 
 
 def _moved(x: Tensor, angle: Tensor, right: Tensor, down: Tensor, scale: Tensor) -> Tensor:
-    """Rotate counter-clockwise by degrees, scale about the centre, then translate by pixels; each [B, 1]."""
+    """Rotate counter-clockwise by degrees, scale about the center, then translate by pixels; each [B, 1]."""
     height, width = x.shape[1:3]
     turn = torch.deg2rad(angle)
     cos, sin = turn.cos() / scale, turn.sin() / scale
-    # From a pixel of the result back to the image, in pixels from the centre, then from −1 to 1.
+    # From a pixel of the result back to the image, in pixels from the center, then from −1 to 1.
     rows = (cos, -sin, -(cos * right - sin * down)), (sin, cos, -(sin * right + cos * down))
     matrix = torch.stack([torch.cat(row, 1) for row in rows], 1)
     matrix = matrix * torch.tensor([[1, height / width, 2 / width], [width / height, 1, 2 / height]])
@@ -225,7 +225,7 @@ def _moved(x: Tensor, angle: Tensor, right: Tensor, down: Tensor, scale: Tensor)
     return _pixels(F.grid_sample(_planes(x), grid, mode="nearest", align_corners=False))
 
 
-def _coloured(x: Tensor) -> Tensor:
+def _colored(x: Tensor) -> Tensor:
     add, times = uniforms(x, 2 * x.shape[3]).float().view(len(x), 2, 1, 1, -1).unbind(1)
     return (x / 127.5 - 1 + 0.5 * add) * times
 
@@ -262,20 +262,20 @@ class MNISTStyles(ClientTransforms):
 
 
 class CIFARStyles(ClientTransforms):
-    """PaDPaF on CIFAR-10: zoom, invert, blur, grey, vertical flip, light, perspective, solarize, colours."""
+    """PaDPaF on CIFAR-10: zoom, invert, blur, gray, vertical flip, light, perspective, solarize, colors."""
 
     name: str = Field("padpaf-cifar10", description=SHIFT)
     transforms: ClassVar[tuple[Transform, ...]] = (
         zoom_in(22 / 32),
         invert,
         blur,
-        greyscale,
+        grayscale,
         upside_down,
         brightness,
         perspective,
         solarize,
-        colour_one,
-        colour_two,
+        color_one,
+        color_two,
     )
 
 

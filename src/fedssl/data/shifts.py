@@ -32,7 +32,7 @@ class Shift(Choice):
 
 
 class Rotation(Shift):
-    """Client i's images are rotated counter-clockwise by 2πi/K about their centre (Dec-SSL, §B.4).
+    """Client i's images are rotated counter-clockwise by 2πi/K about their center (Dec-SSL, §B.4).
 
     Bilinear, with black corners. Quarter turns of square images are exact.
     """

@@ -1,8 +1,8 @@
 """Several data sets with the same classes as styles of one: `data.name=mnist+svhn+usps` (FedStyle's Digit).
 
 Each name is a data set (see `fedssl list datasets`), or NAME_train.npz and NAME_test.npz in `data.root`,
-which take precedence. Images are resized to the largest size, and converted to colour if any data set has
-colour, unless `data.size` and `data.channels` are set. `data.limit` is shared equally between the styles.
+which take precedence. Images are resized to the largest size, and converted to color if any data set has
+color, unless `data.size` and `data.channels` are set. `data.limit` is shared equally between the styles.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _load(name: str, config: DataConfig, seed: int, progress: Progress | None) -
     source = {"name": name} if file is None else {"name": "npz", "root": str(file)}
     train, test = sets.load(config.model_copy(update={**as_it_is, **source}), seed, progress)
     if train.y is None or test is None or test.y is None:
-        raise DataError(f"{config.name}: {name} has no labels or no labelled test split; styles need both")
+        raise DataError(f"{config.name}: {name} has no labels or no labeled test split; styles need both")
     mirrored = train.mirrored and name not in DIGITS
     return replace(train, mirrored=mirrored), test
 

@@ -27,44 +27,44 @@ DIGITS = ("mnist", "usps", "svhn")  # must not be mirrored
 
 
 def cifar10(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """50,000 and 10,000 colour images of 32×32 pixels, 10 classes."""
+    """50,000 and 10,000 color images of 32×32 pixels, 10 classes."""
     return _pair("CIFAR10", config, "cifar-10-batches-py/ as unpacked from cifar-10-python.tar.gz")
 
 
 def cifar100(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """50,000 and 10,000 colour images of 32×32 pixels, 100 classes."""
+    """50,000 and 10,000 color images of 32×32 pixels, 100 classes."""
     return _pair("CIFAR100", config, "cifar-100-python/ as unpacked from cifar-100-python.tar.gz")
 
 
 def mnist(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """60,000 and 10,000 grey digits of 28×28 pixels."""
+    """60,000 and 10,000 gray digits of 28×28 pixels."""
     return _pair("MNIST", config, "MNIST/raw/train-images-idx3-ubyte and its three companions")
 
 
 def fashion_mnist(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """60,000 and 10,000 grey pictures of clothes of 28×28 pixels, 10 classes."""
+    """60,000 and 10,000 gray pictures of clothes of 28×28 pixels, 10 classes."""
     return _pair("FashionMNIST", config, "FashionMNIST/raw/train-images-idx3-ubyte and its three companions")
 
 
 def usps(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """7,291 and 2,007 grey digits of 16×16 pixels."""
+    """7,291 and 2,007 gray digits of 16×16 pixels."""
     return _pair("USPS", config, "usps.bz2 and usps.t.bz2")
 
 
 def svhn(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """73,257 and 26,032 house numbers in colour, 32×32 pixels, 10 classes."""
+    """73,257 and 26,032 house numbers in color, 32×32 pixels, 10 classes."""
     hint = "train_32x32.mat and test_32x32.mat"
     train = _images(_open("SVHN", config, hint, split="train"), "svhn")
     return train, _images(_open("SVHN", config, hint, split="test"), "svhn")
 
 
 def stl10(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-    """5,000 (or, with data.split=unlabeled, 100,000) and 8,000 colour images of 96×96 pixels."""
+    """5,000 (or, with data.split=unlabeled, 100,000) and 8,000 color images of 96×96 pixels."""
     split = config.split or "train"
     if split not in STL10_SPLITS:
         raise ConfigError(f"data.split={split!r}: {did_you_mean(split, STL10_SPLITS)}")
     hint = "stl10_binary/ as unpacked from stl10_binary.tar.gz"
-    train = _images(_open("STL10", config, hint, split=split), "stl10", labelled=split == "train")
+    train = _images(_open("STL10", config, hint, split=split), "stl10", labeled=split == "train")
     return train, _images(_open("STL10", config, hint, split="test"), "stl10")
 
 
@@ -97,7 +97,7 @@ def celeba_people(config: DataConfig, progress: Progress | None = None) -> tuple
     numbers = sorted(set(person.values()))
     place = {number: index for index, number in enumerate(numbers)}
 
-    def labelled(split: Listing) -> Listing:
+    def labeled(split: Listing) -> Listing:
         names = [Path(split.source.name(row)).name for row in split.rows.tolist()]
         missing = [name for name in names if name not in person]
         if missing:
@@ -105,7 +105,7 @@ def celeba_people(config: DataConfig, progress: Progress | None = None) -> tuple
         y = torch.tensor([place[person[name]] for name in names])
         return replace(split, y=y, classes=tuple(map(str, numbers)), name="celeba-people")
 
-    train, test = map(labelled, splits)
+    train, test = map(labeled, splits)
     return train, test
 
 
@@ -150,14 +150,14 @@ def _open(kind: str, config: DataConfig, files: str, **split: Any) -> Any:
         ) from error
 
 
-def _images(source: Any, name: str, labelled: bool = True) -> ImageSet:
+def _images(source: Any, name: str, labeled: bool = True) -> ImageSet:
     """Convert torchvision's array to N×H×W×C."""
     x: Tensor = torch.as_tensor(source.data)
     if x.ndim == 3:
         x = x.unsqueeze(3)
     elif x.shape[3] != 3:  # SVHN and STL-10 have the channels first
         x = x.permute(0, 2, 3, 1)
-    if not labelled:
+    if not labeled:
         return ImageSet(x, name=name)
     labels = source.labels if hasattr(source, "labels") else source.targets
     y = torch.as_tensor(labels).to(torch.int64)

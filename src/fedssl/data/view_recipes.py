@@ -3,7 +3,7 @@
 `views.recipe` names one of the published recipes below, or a class of the user's (`./file.py:Class`):
 
 - a subclass of `Augmentation` makes views itself, with PyTorch;
-- a subclass of `CompiledViews` combines the built-in steps (crop, flip, colour, blur), which are fast.
+- a subclass of `CompiledViews` combines the built-in steps (crop, flip, color, blur), which are fast.
 
 The fields of a recipe are config keys: `views.flip=0.2`.
 """
@@ -32,9 +32,9 @@ class View:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width / height of the crop
     flip: float = 0.0  # probability of a horizontal flip
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)  # brightness, contrast, saturation, hue
-    jitter_p: float = 0.8  # probability of colour jitter
-    grey: float = 0.0  # probability of greyscale
-    grey_first: bool = False  # greyscale comes before jitter
+    jitter_p: float = 0.8  # probability of color jitter
+    grey: float = 0.0  # probability of grayscale
+    grey_first: bool = False  # grayscale comes before jitter
     blur: float = 0.0  # probability of a Gaussian blur
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0  # probability of inverting pixels above 0.5
@@ -42,7 +42,7 @@ class View:
 
 
 def distortion(strength: float) -> tuple[float, float, float, float]:
-    """Colour jitter of a strength, as SimCLR defines it (appendix A)."""
+    """Color jitter of a strength, as SimCLR defines it (appendix A)."""
     return 0.8 * strength, 0.8 * strength, 0.8 * strength, min(0.2 * strength, 0.5)
 
 
@@ -96,8 +96,8 @@ class CompiledViews(ViewRecipe):
     flip: float | None = Field(
         None, ge=0, le=1, description="probability of a horizontal flip; none: the recipe's, 0 for digits"
     )
-    jitter: float | None = Field(None, ge=0, description="strength of colour jitter; none: the recipe's")
-    grey: float | None = Field(None, ge=0, le=1, description="probability of greyscale; none: the recipe's")
+    jitter: float | None = Field(None, ge=0, description="strength of color jitter; none: the recipe's")
+    grey: float | None = Field(None, ge=0, le=1, description="probability of grayscale; none: the recipe's")
     blur: float | None = Field(None, ge=0, le=1, description="probability of blur; none: the recipe's")
     solarize: float | None = Field(
         None, ge=0, le=1, description="probability of solarization; none: the recipe's"
@@ -146,13 +146,13 @@ class SimCLRViews(CompiledViews):
     """SimCLR (Chen et al. 2020, appendix A); below 64 pixels as for CIFAR (appendix B.9)."""
 
     def views(self, side: int) -> tuple[View, ...]:
-        if side < 64:  # half the colour distortion and no blur
+        if side < 64:  # half the color distortion and no blur
             return (View(crop_min=0.08, flip=0.5, jitter=distortion(0.5), grey=0.2),)
         return (View(crop_min=0.08, flip=0.5, jitter=distortion(1.0), grey=0.2, blur=0.5),)
 
 
 class MoCoV1Views(CompiledViews):
-    """MoCo (He et al. 2020, section 3.3); greyscale comes first, as in their code."""
+    """MoCo (He et al. 2020, section 3.3); grayscale comes first, as in their code."""
 
     def views(self, side: int) -> tuple[View, ...]:
         return (

@@ -1,4 +1,4 @@
-"""Views: random crops, flips and colours for all images of a batch.
+"""Views: random crops, flips and colors for all images of a batch.
 
 Every image has its own random parameters. They are drawn on the CPU, where the views are computed too
 (`pixels.py`), so the bits do not depend on the device or the number of threads. The views have the same
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from fedssl.data.images import MOST_CHANNELS, ImageSet
 from fedssl.data.view_recipes import Augmentation, CompiledViews, View, ViewRecipe
 from fedssl.errors import ConfigError, DataError
-from fedssl.normalisation import Levels, by_channel, per_channel
+from fedssl.normalization import Levels, by_channel, per_channel
 from fedssl.threads import with_threads
 from fedssl.transfer import copy_to
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def plain(images: Tensor, mean: Levels, std: Levels) -> Tensor:
-    """Normalise images without augmentation: uint8 NHWC to float32 NCHW (channels last in memory)."""
+    """Normalize images without augmentation: uint8 NHWC to float32 NCHW (channels last in memory)."""
     x = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.channels_last)
     middle, spread = by_channel(mean, x), by_channel(std, x)
     return x.mul_(1 / (255 * spread)).sub_(middle / spread)
@@ -52,8 +52,8 @@ class Views:
     Args:
         recipe: the augmentations; `auto` must be resolved first (see `Views.of`).
         size: height and width of the images.
-        channels: 1 to 16; steps that concern colours apply to 3 only.
-        mean, std: pixels in [0, 1] are normalised by them; a number, or one for each channel.
+        channels: 1 to 16; steps that concern colors apply to 3 only.
+        mean, std: pixels in [0, 1] are normalized by them; a number, or one for each channel.
         num_views: views of each image.
     """
 
@@ -95,8 +95,8 @@ class Views:
             images: the images.
             recipe: the configured recipe.
             default: the recipe that `auto` stands for.
-            mean: of the normalisation.
-            std: of the normalisation.
+            mean: of the normalization.
+            std: of the normalization.
             num_views: views of each image.
         """
         resolved = recipe.resolve(default)
@@ -104,7 +104,7 @@ class Views:
         return Views(fitting, images.size, images.channels, mean, std, num_views)
 
     def __call__(self, images: Tensor, rng: torch.Generator, device: torch.device = CPU) -> list[Tensor]:
-        """Make views of uint8 images [B, H, W, C]: normalised float32 [B, C, H, W] (channels last) each."""
+        """Make views of uint8 images [B, H, W, C]: normalized float32 [B, C, H, W] (channels last) each."""
         expected = (*self.size, self.channels)
         if images.dtype != torch.uint8 or images.shape[1:] != expected:
             raise DataError(
@@ -129,7 +129,7 @@ class Views:
         progress(1, 1, "compiling views")
 
     def _augment(self, recipe: Augmentation, images: Tensor, rng: torch.Generator) -> Tensor:
-        """One view by a user's class, checked and normalised."""
+        """One view by a user's class, checked and normalized."""
         view = recipe.augment(images, rng)
         expected = [len(images), self.channels, *self.size]
         if not isinstance(view, Tensor) or not view.is_floating_point() or list(view.shape) != expected:
@@ -138,8 +138,8 @@ class Views:
                 f"views.recipe={recipe.recipe}: augment must return floating-point images {expected}, "
                 f"not {found}"
             )
-        normalised = (view.float() - by_channel(self.mean, view)) / by_channel(self.std, view)
-        return normalised.contiguous(memory_format=torch.channels_last)
+        normalized = (view.float() - by_channel(self.mean, view)) / by_channel(self.std, view)
+        return normalized.contiguous(memory_format=torch.channels_last)
 
     def _compute(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """All views [V, B, H, W, C] of images on the CPU."""

@@ -26,7 +26,7 @@ class Anchor:
     def __init__(self, runner: ClientRunner) -> None:
         config, federation = runner.config, runner.federation
         here = config.engine.sees_clients
-        images = federation.labelled if here else np.arange(len(federation.train))
+        images = federation.labeled if here else np.arange(len(federation.train))
         name = f"aggregation.name={config.aggregation.name}"
         if not len(images):
             where = "data.holdout=0.05 keeps images from clients" if here else "set data.name and data.root"

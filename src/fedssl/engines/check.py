@@ -24,7 +24,7 @@ def problem_with(
     """Check an upload.
 
     `max_images` is a key of `participation`; 0: no limit. `variances` are the names of running variances of
-    normalisation layers. How an upload compares with others is judged in `fedssl.engines.intake`.
+    normalization layers. How an upload compares with others is judged in `fedssl.engines.intake`.
     """
     return (
         _numbers(upload, max_images)

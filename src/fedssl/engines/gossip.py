@@ -1,4 +1,4 @@
-"""Training without a server: nodes average their models with their neighbours' (Dec-SSL, §6.1, §B.5)."""
+"""Training without a server: nodes average their models with their neighbors' (Dec-SSL, §6.1, §B.5)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ INSTEAD = {"fedema": "; with a fixed method.scaler, or method.divergence=referen
 
 
 class Gossip(Engine):
-    """No server: each node trains its own model and averages it with its neighbours'."""
+    """No server: each node trains its own model and averages it with its neighbors'."""
 
     like_local: ClassVar[bool] = False
     has_server: ClassVar[bool] = False
 
     name: str = Field("gossip", description="engine (see `fedssl list engines`)")
-    topology: Topology = Field("cycle", description="graph of neighbours")
+    topology: Topology = Field("cycle", description="graph of neighbors")
     edge_probability: float = Field(
         0.7, gt=0, le=1, description="random: probability of an edge; graphs are redrawn until connected"
     )
@@ -65,9 +65,9 @@ class Gossip(Engine):
         self, config: Config, runner: ClientRunner, federation: Federation, clients: Clients
     ) -> RoundLoop:
         rng = numpy_rng(config.seed, "gossip", "graph")
-        neighbours = graph(self.topology, federation.clients, self.edge_probability, rng)
+        neighbors = graph(self.topology, federation.clients, self.edge_probability, rng)
         return GossipLoop(
-            config, runner.model, federation, clients, runner.memories, runner.guard(), neighbours
+            config, runner.model, federation, clients, runner.memories, runner.guard(), neighbors
         )
 
 
@@ -75,9 +75,9 @@ def check(config: Config, runner: ClientRunner) -> None:
     """Raise a ConfigError for settings that need a server."""
     method, remedy = config.method, "engine.name=local has a server"
     if method.pools_data:
-        raise ConfigError(f"method.name={method.name} has all images in one place: no neighbours; {remedy}")
+        raise ConfigError(f"method.name={method.name} has all images in one place: no neighbors; {remedy}")
     if not runner.boundary.travels:
-        raise ConfigError(f"method.name={method.name} shares nothing: neighbours have nothing to average")
+        raise ConfigError(f"method.name={method.name} shares nothing: neighbors have nothing to average")
     if config.aggregation.name != "fedavg" or config.server != ServerOptimizer():
         key = "server.optimizer" if config.aggregation.name == "fedavg" else "aggregation.name"
         raise ConfigError(f"{key} is for a server, and engine.name=gossip has none; {remedy}")
@@ -91,7 +91,7 @@ def check(config: Config, runner: ClientRunner) -> None:
 
 
 class GossipLoop(RoundLoop):
-    """Rounds in which every node has its own model and mixes it with its neighbours'."""
+    """Rounds in which every node has its own model and mixes it with its neighbors'."""
 
     def __init__(
         self,
@@ -101,33 +101,33 @@ class GossipLoop(RoundLoop):
         engine: Clients,
         memories: MemoryStore,
         guard: Guard,
-        neighbours: Graph,
+        neighbors: Graph,
     ) -> None:
         super().__init__(config, model, federation, engine, memories, guard)
-        self.neighbours = neighbours
+        self.neighbors = neighbors
 
     def run(
         self, server: ServerState, start: int, after_round: Callable[[RoundReport, ServerState], bool]
     ) -> ServerState:
         if not server.nodes:  # before round 1: every node starts from the same model
-            copies = [{name: value.clone() for name, value in server.model.items()} for _ in self.neighbours]
+            copies = [{name: value.clone() for name, value in server.model.items()} for _ in self.neighbors]
             server = replace(server, model={}, nodes=copies)
         return super().run(server, start, after_round)
 
     def aggregate(self, server: ServerState, number: int, report: RoundReport) -> Aggregate:
-        return Neighbours(server, self.neighbours, self.tools.parameters, report.values)
+        return Neighbors(server, self.neighbors, self.tools.parameters, report.values)
 
 
-class Neighbours(Aggregate):
+class Neighbors(Aggregate):
     """Collects the models of a round, and mixes them at its end.
 
     Nodes that are absent or fail keep their models; the others mix with the weights of their subgraph.
     """
 
     def __init__(
-        self, server: ServerState, neighbours: Graph, measured: Iterable[str], report: dict[str, float]
+        self, server: ServerState, neighbors: Graph, measured: Iterable[str], report: dict[str, float]
     ) -> None:
-        self.server, self.neighbours = server, neighbours
+        self.server, self.neighbors = server, neighbors
         self.measured, self.report = sorted(measured), report
         self.models = list(server.nodes)
         self.active: list[int] = []
@@ -138,7 +138,7 @@ class Neighbours(Aggregate):
         return {}
 
     def finish(self) -> ServerState:
-        weights = among(self.neighbours, self.active)
+        weights = among(self.neighbors, self.active)
         models = mix_nodes(self.models, weights)
         self.report |= {
             "consensus_distance": consensus_distance(models, self.measured),
@@ -151,7 +151,7 @@ class Neighbours(Aggregate):
 def mix_nodes(models: Sequence[State], weights: Mixing) -> list[State]:
     """Mix models: node i gets Σ_j W_ij·w_j, also of BatchNorm's statistics; of counters the maximum.
 
-    Sums are in double precision. A node without active neighbours keeps its tensors.
+    Sums are in double precision. A node without active neighbors keeps its tensors.
     """
     alone = [node for node, own in enumerate(weights) if own[node] == 1.0]
     mixed: list[State] = [dict(model) if node in alone else {} for node, model in enumerate(models)]

@@ -60,7 +60,7 @@ class Intake:
     Args:
         limits: section `participation` of the config.
         sizes: numbers of images of the round's clients, if the server knows them; else 0.
-        statistics: names of running statistics of normalisation layers.
+        statistics: names of running statistics of normalization layers.
         sees_models: whether uploads are models, which can be compared with the sent model. Sums and masked
             uploads are not, and are not limited.
     """

@@ -45,7 +45,7 @@ def _statistics(runner: ClientRunner, task: Task) -> Outcome:
 
 
 def _probes(runner: ClientRunner, task: Task) -> Outcome:
-    """Probe the encoder that this client uses on its own labelled images; returns numbers, no tensors."""
+    """Probe the encoder that this client uses on its own labeled images; returns numbers, no tensors."""
     config, part = runner.config, runner.federation.parts[task.client]
     if not len(part):
         raise ClientFailure("has no images")

@@ -27,48 +27,48 @@ def graph(topology: Topology, nodes: int, edge_probability: float, rng: np.rando
         "tree": [((node - 1) // 2, node) for node in range(1, nodes)],
         "complete": [(one, other) for other in range(nodes) for one in range(other)],
     }[topology]
-    neighbours = np.zeros((nodes, nodes), dtype=bool)
+    neighbors = np.zeros((nodes, nodes), dtype=bool)
     for one, other in edges:
-        neighbours[one, other] = neighbours[other, one] = True
-    return neighbours
+        neighbors[one, other] = neighbors[other, one] = True
+    return neighbors
 
 
 def _random(nodes: int, edge_probability: float, rng: np.random.Generator) -> Graph:
     """Every edge with the same probability, drawn again until the graph is connected (Dec-SSL, §B.5)."""
     for _ in range(TRIES):
         above = np.triu(rng.random((nodes, nodes)) < edge_probability, k=1)
-        neighbours: Graph = above | above.T
-        if connected(neighbours):
-            return neighbours
+        neighbors: Graph = above | above.T
+        if connected(neighbors):
+            return neighbors
     raise ConfigError(
         f"engine.edge_probability={edge_probability}: none of {TRIES} random graphs on {nodes} nodes is "
         f"connected; above {np.log(nodes) / nodes:.2f} most are"
     )
 
 
-def connected(neighbours: Graph) -> bool:
+def connected(neighbors: Graph) -> bool:
     """Whether there is a path between any two nodes."""
-    reached = np.zeros(len(neighbours), dtype=bool)
+    reached = np.zeros(len(neighbors), dtype=bool)
     reached[0] = True
     while True:
-        further = reached | neighbours[reached].any(axis=0)
+        further = reached | neighbors[reached].any(axis=0)
         if (further == reached).all():
             return bool(reached.all())
         reached = further
 
 
-def metropolis_hastings(neighbours: Graph) -> Mixing:
-    """W_ij = 1/(1 + max(degree_i, degree_j)) for neighbours, W_ii = 1 − Σ_j W_ij."""
-    degrees = neighbours.sum(axis=0)
-    weights = np.where(neighbours, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
+def metropolis_hastings(neighbors: Graph) -> Mixing:
+    """W_ij = 1/(1 + max(degree_i, degree_j)) for neighbors, W_ii = 1 − Σ_j W_ij."""
+    degrees = neighbors.sum(axis=0)
+    weights = np.where(neighbors, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
     np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
     return weights
 
 
-def among(neighbours: Graph, active: Collection[int]) -> Mixing:
+def among(neighbors: Graph, active: Collection[int]) -> Mixing:
     """Weights of the subgraph of active nodes; the others keep their models."""
-    there = np.isin(np.arange(len(neighbours)), list(active))
-    return metropolis_hastings(neighbours & np.logical_and.outer(there, there))
+    there = np.isin(np.arange(len(neighbors)), list(active))
+    return metropolis_hastings(neighbors & np.logical_and.outer(there, there))
 
 
 def spectral_gap(weights: Mixing) -> float:

@@ -4,9 +4,9 @@ The running statistics of a global model are means over the clients' training. A
 scaled the weights, they do not match the activations. Clients therefore measure them again on augmented views
 of their own images, and only means and variances are sent, so this also works for private data.
 
-Statistics of a layer depend on those of the layers before it. In the first pass every client normalises by
+Statistics of a layer depend on those of the layers before it. In the first pass every client normalizes by
 the batch, as in training, which ignores differences between clients. In the other passes all
-normalise by the statistics pooled so far, and each pass makes one more layer of the network exact.
+normalize by the statistics pooled so far, and each pass makes one more layer of the network exact.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def some_views(client: Client, clients: int) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def measure(encoder: nn.Module, batches: Iterable[Tensor], by_batch: bool) -> State:
-    """Measure mean and variance of the inputs of each normalisation layer with running statistics.
+    """Measure mean and variance of the inputs of each normalization layer with running statistics.
 
     Args:
         encoder: the encoder; its tensors are as before afterwards.
         batches: images [B, C, H, W].
-        by_batch: whether layers normalise by the batch, and not by their running statistics.
+        by_batch: whether layers normalize by the batch, and not by their running statistics.
 
     Returns:
         The statistics by name, variances without Bessel's correction.

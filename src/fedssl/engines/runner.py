@@ -199,7 +199,7 @@ class ClientRunner:
         return log
 
     def _complete(self, broadcast: Broadcast, memory: State) -> Broadcast:
-        """Add tensors that are not sent: frozen ones, and normalisation layers that stay on the client.
+        """Add tensors that are not sent: frozen ones, and normalization layers that stay on the client.
 
         Methods therefore always see complete models.
         """

@@ -11,7 +11,7 @@ from fedssl.errors import ConfigError
 from fedssl.models.encoders import Encoder
 from fedssl.models.fit import fitted
 from fedssl.models.weights import Weights, find_weights
-from fedssl.normalisation import shortest
+from fedssl.normalization import shortest
 from fedssl.state import State
 from fedssl.tensorfile import load_tensors, save_tensors
 
@@ -29,7 +29,7 @@ class Start:
 def with_start_defaults(config: Config) -> Config:
     """The config with the keys that the weights of `model.init` imply, unless they are set.
 
-    Runs, timm and the hub specify the encoder and the normalisation of its input.
+    Runs, timm and the hub specify the encoder and the normalization of its input.
     """
     if not config.model.init:
         return config
@@ -94,7 +94,7 @@ def _misfit(config: Config, weights: Weights, problem: str) -> str:
 def _input_notes(config: Config, weights: Weights) -> list[str]:
     """Notes about inputs that differ from those the encoder was trained on."""
     if not weights.mean:
-        return ["the file does not specify the normalisation of its input; data.mean and data.std are used"]
+        return ["the file does not specify the normalization of its input; data.mean and data.std are used"]
     asked: list[tuple[str, tuple[float, ...], Any]] = [
         ("data.mean", weights.mean, config.data.mean),
         ("data.std", weights.std, config.data.std),

@@ -7,7 +7,7 @@ from typing import Literal
 
 from fedssl.state import Broadcast, Upload
 
-# What a client measures instead of training: statistics of the received model, with the given normalisation
+# What a client measures instead of training: statistics of the received model, with the given normalization
 # (see `recalibration`), or probes on its own labels: the kNN monitor, or all final probes.
 Measure = Literal["", "by-batch", "by-statistics", "monitor", "probes"]
 

@@ -26,13 +26,13 @@ class WireError(Exception):
 
 
 def pack(state: Mapping[str, Tensor], dtype: str) -> bytes:
-    """Serialise tensors."""
+    """Serialize tensors."""
     data: bytes = save({name: _narrow(value, dtype).contiguous() for name, value in state.items()})
     return data
 
 
 def unpack(data: bytes, most: int) -> State:
-    """Deserialise what `pack` returned; messages of more than `most` bytes are refused unread."""
+    """Deserialize what `pack` returned; messages of more than `most` bytes are refused unread."""
     if len(data) > most:
         raise WireError(f"{len(data):,} bytes: at most {most:,} are accepted")
     try:

@@ -19,7 +19,7 @@ from fedssl.evaluation.tuned import score_tuned
 from fedssl.models.tuned import Tuned
 
 
-def labelled(run: LoadedRun) -> tuple[ImageSet, ImageSet]:
+def labeled(run: LoadedRun) -> tuple[ImageSet, ImageSet]:
     """The run's training and test images.
 
     Raises:

@@ -18,7 +18,7 @@ from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.protocol import Protocol
 from fedssl.evaluation.scene_sets import load
 from fedssl.evaluation.scenes import Scene, Scenes
-from fedssl.normalisation import Levels
+from fedssl.normalization import Levels
 from fedssl.progress import bar
 from fedssl.rng import derive, torch_rng
 
@@ -39,19 +39,19 @@ class Detection(Protocol):
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         options, data = run.config.detection, run.config.data
         train, test = load(options, run.trained.data.root)
-        labelled = train.some(max(1, round(options.labels * len(train))), run.config.seed, "labelled")
+        labeled = train.some(max(1, round(options.labels * len(train))), run.config.seed, "labelled")
         tuning = Tuning(
             options, run.federation.train.channels, data.mean, data.std, run.config.seed, run.device
         )
         own = run.models.exported(run.server, run.memory_rounds)
         with bar() as progress:
             # One after the other: the encoders share one module.
-            found = fine_tune(own.module, labelled, test, tuning, progress)
-            scratch = fine_tune(run.models.untrained(), labelled, test, tuning, progress)
+            found = fine_tune(own.module, labeled, test, tuning, progress)
+            scratch = fine_tune(run.models.untrained(), labeled, test, tuning, progress)
         return {
             "protocol": "detection",
             "model": own.owner,
-            "images": f"{train.name}: {len(labelled)} labelled of {len(train)} train, {len(test)} test",
+            "images": f"{train.name}: {len(labeled)} labeled of {len(train)} train, {len(test)} test",
             **found,
             "untrained": {kind: numbers for kind, numbers in scratch.items() if kind != "per_class"},
         }
@@ -59,7 +59,7 @@ class Detection(Protocol):
 
 @dataclass(frozen=True)
 class Tuning:
-    """How detectors are trained, and how their images are normalised."""
+    """How detectors are trained, and how their images are normalized."""
 
     config: DetectionConfig
     channels: int
@@ -70,13 +70,13 @@ class Tuning:
 
 
 def fine_tune(
-    encoder: nn.Module, labelled: Scenes, test: Scenes, tuning: Tuning, progress: Progress | None = None
+    encoder: nn.Module, labeled: Scenes, test: Scenes, tuning: Tuning, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train a detector on a copy of the encoder, and compute its average precision.
 
     Args:
         encoder: the backbone.
-        labelled: training scenes.
+        labeled: training scenes.
         test: test scenes.
         tuning: how to train.
         progress: called with the steps that are done.
@@ -86,9 +86,9 @@ def fine_tune(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive(tuning.seed, "detection"))
         detector = build_detector(
-            encoder, labelled, tuning.config, tuning.channels, tuning.mean, tuning.std
+            encoder, labeled, tuning.config, tuning.channels, tuning.mean, tuning.std
         ).to(device)
-        train(detector, labelled, tuning, progress)
+        train(detector, labeled, tuning, progress)
         predicted = predictions(detector, test, tuning, progress)
         return average_precision(predicted, test)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedssl.errors import ConfigError
 from fedssl.models.resnet import ResNet
-from fedssl.normalisation import Levels, per_channel
+from fedssl.normalization import Levels, per_channel
 
 if TYPE_CHECKING:
     from fedssl.evaluation.options import DetectionConfig
@@ -114,15 +114,15 @@ def build_detector(
 ) -> nn.Module:
     """Build Mask R-CNN on a copy of the encoder (Faster R-CNN for data without masks).
 
-    The other weights are drawn from torch's global generator. Pixels are normalised as in pre-training.
+    The other weights are drawn from torch's global generator. Pixels are normalized as in pre-training.
 
     Args:
         encoder: the backbone.
         scenes: the training scenes, for the classes and the image size.
         config: the options of detection.
         channels: of the encoder's images.
-        mean: of their normalisation.
-        std: of their normalisation.
+        mean: of their normalization.
+        std: of their normalization.
     """
     from torchvision.models.detection import FasterRCNN, MaskRCNN
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedssl.data.images import ImageSet
 from fedssl.data.views import plain
 from fedssl.errors import ConfigError, DataError
-from fedssl.normalisation import Levels
+from fedssl.normalization import Levels
 
 if TYPE_CHECKING:
     from fedssl.progress import Progress
@@ -33,8 +33,8 @@ def extract(
     Args:
         encoder: the encoder.
         images: its images.
-        mean: of their normalisation.
-        std: of their normalisation.
+        mean: of their normalization.
+        std: of their normalization.
         device: where the encoder is.
         progress: called with the images that are done.
 
@@ -83,7 +83,7 @@ class BeforePooling(nn.Module):
 def feature_std(features: Tensor) -> float:
     """The spread of features: about 1 if they fill the sphere, 0 if they have collapsed.
 
-    The standard deviation of each dimension of l2-normalised features, averaged over dimensions and
+    The standard deviation of each dimension of l2-normalized features, averaged over dimensions and
     times √D (Chen and He, Exploring simple Siamese representation learning, 2021, section 4.1).
     """
     unit = F.normalize(features.double(), dim=1)
@@ -104,7 +104,7 @@ def check_features(features: Tensor) -> None:
         )
 
 
-def check_labelled(features: Tensor, labels: Tensor, classes: int) -> None:
+def check_labeled(features: Tensor, labels: Tensor, classes: int) -> None:
     """Raise a DataError unless each row of valid features has a label in 0 … classes − 1."""
     check_features(features)
     if labels.shape != (len(features),):

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedssl.errors import ConfigError, DataError, RunError
-from fedssl.evaluation.features import check_features, check_labelled
-from fedssl.evaluation.logistic import minimise
+from fedssl.evaluation.features import check_features, check_labeled
+from fedssl.evaluation.logistic import minimize
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-9}
 
@@ -30,7 +30,7 @@ class LinearProbe:
     converged: bool = True
 
     def logits(self, x: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N, classes] of features [N, D]."""
+        """Unnormalized log-probabilities [N, classes] of features [N, D]."""
         check_features(x)
         return torch.addmm(self.bias, x.detach().to(self.weight), self.weight.T)
 
@@ -41,10 +41,10 @@ class LinearProbe:
 
 @torch.no_grad()
 def fit(x: Tensor, y: Tensor, classes: int, *, l2: float = 1e-3) -> LinearProbe:
-    """Fit a logistic regression to convergence: minimise mean cross-entropy + l2/2 · ‖weights‖².
+    """Fit a logistic regression to convergence: minimize mean cross-entropy + l2/2 · ‖weights‖².
 
-    Features are standardised by their mean and deviation on the training set; the penalty applies to the
-    weights of standardised features, not to the biases. Computed on the CPU in the precision of the
+    Features are standardized by their mean and deviation on the training set; the penalty applies to the
+    weights of standardized features, not to the biases. Computed on the CPU in the precision of the
     features, until no entry of the gradient exceeds 1e-6 (float64: 1e-9).
 
     Args:
@@ -57,12 +57,12 @@ def fit(x: Tensor, y: Tensor, classes: int, *, l2: float = 1e-3) -> LinearProbe:
         raise ConfigError(f"l2={l2}: the penalty must be positive (separable features have no minimum)")
     present, target = present_classes(x, y, classes)
     x = x.detach().cpu()
-    standard, products, mean, scale = _standardise(x if x.dtype == torch.float64 else x.float())
+    standard, products, mean, scale = _standardize(x if x.dtype == torch.float64 else x.float())
     dimensions = x.shape[1]
     penalty = torch.full((standard.shape[1],), l2, dtype=torch.float64)
     penalty[dimensions] = 0
     truth = F.one_hot(target, len(present)).T.double().contiguous()
-    solution, converged = minimise(standard, products, truth, penalty, TOLERANCE[standard.dtype])
+    solution, converged = minimize(standard, products, truth, penalty, TOLERANCE[standard.dtype])
     weight = solution[:, :dimensions] * scale.double()
     bias = solution[:, dimensions] - weight @ mean.double()
     return of_all_classes(weight, bias, present, classes, converged)
@@ -114,12 +114,12 @@ def fit_epochs(
 
 def present_classes(x: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """The classes that occur in the training set, and the position of each row's class among them."""
-    check_labelled(x, y, classes)
+    check_labeled(x, y, classes)
     present, target = torch.unique(y.cpu(), return_inverse=True)
     if len(present) < 2:
         raise DataError(
             f"all {len(y)} training images of the probe are of class {int(present[0])}: "
-            "a probe needs at least two classes; use more labelled images"
+            "a probe needs at least two classes; use more labeled images"
         )
     return present, target
 
@@ -137,8 +137,8 @@ def of_all_classes(
     return probe
 
 
-def _standardise(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Standardised features with a column of ones, their products, and each feature's mean and 1/deviation.
+def _standardize(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Standardized features with a column of ones, their products, and each feature's mean and 1/deviation.
 
     A constant feature becomes 0, and so does its 1/deviation. Columns of zeros pad the width to a multiple
     of 16, since products of rows that are aligned to cache lines are faster.

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from fedssl.data.images import ImageSet
-from fedssl.evaluation.clients import apply_shift_of, labelled, linear_scores, of_same_style, parts_of
+from fedssl.evaluation.clients import apply_shift_of, labeled, linear_scores, of_same_style, parts_of
 from fedssl.evaluation.linear import LinearProbe
 from fedssl.evaluation.loaded import LoadedRun
 from fedssl.evaluation.models import digest
@@ -35,7 +35,7 @@ class Local(Protocol):
     )
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
-        train, test = labelled(run)
+        train, test = labeled(run)
         seen = apply_shifts(run, train)
         shared = SharedProbes(run.prober(seen, test))
         scores, untrained, rows = [], [], []

@@ -1,4 +1,4 @@
-"""Penalised multinomial logistic regression by preconditioned L-BFGS.
+"""Penalized multinomial logistic regression by preconditioned L-BFGS.
 
 The logits are linear in the weights, so a step needs only two products with the features, whatever the number
 of line search evaluations. The preconditioner is the second derivative at zero weights without the coupling
@@ -18,10 +18,10 @@ MAX_STEPS = 1000
 SLOPE_RATIO = 0.3  # the line search ends when the slope has fallen to this share of the initial one
 
 
-def minimise(
+def minimize(
     x: Tensor, products: Tensor, truth: Tensor, penalty: Tensor, tolerance: float
 ) -> tuple[Tensor, bool]:
-    """Minimise mean cross-entropy + ½ Σ penalty · weights².
+    """Minimize mean cross-entropy + ½ Σ penalty · weights².
 
     Only products with x are computed in its precision, everything else in double.
 

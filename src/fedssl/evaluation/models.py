@@ -51,7 +51,7 @@ class Models:
         self.runner, self.recalibration = runner, recalibration
         self.method = runner.config.method
         self.engine = runner.config.engine
-        # Clients that keep their normalisation layers have no common model, whatever the method.
+        # Clients that keep their normalization layers have no common model, whatever the method.
         self.one_for_all = self.method.evaluates == "global" and not self.method.private_norm
 
     def encoders(
@@ -148,7 +148,7 @@ class Models:
         if self.one_for_all:
             return "global" if self.engine.has_server else f"each node's own, mean of {probed} nodes"
         kind = "personal" if self.method.evaluates == "global" else self.method.evaluates
-        layers = ", each with its own normalisation layers" if self.method.private_norm else ""
+        layers = ", each with its own normalization layers" if self.method.private_norm else ""
         return f"{kind}, mean of {probed} clients{layers}"
 
     def probe(

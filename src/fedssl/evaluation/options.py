@@ -46,7 +46,7 @@ class ProbeConfig(Options):
     form: Literal["fast", "epochs"] = Field(
         "fast", description="linear: converged logistic regression, or the papers' epochs and optimizer"
     )
-    l2: float = Field(1e-3, gt=0, description="linear, fast: penalty on the weights of standardised features")
+    l2: float = Field(1e-3, gt=0, description="linear, fast: penalty on the weights of standardized features")
     epochs: int = Field(200, ge=1, description="linear, form=epochs: number of epochs")
     batch_size: int = Field(512, ge=2, description="linear, form=epochs: batch size")
     lr: float = Field(3e-3, gt=0, description="linear, form=epochs: learning rate")
@@ -74,7 +74,7 @@ class SemiConfig(Options):
     """`fedssl eval --protocol semi`: fine-tuning of the whole model on few labels (FedEMA, appendix B.3)."""
 
     labels: float = Field(
-        0.0, ge=0, lt=1, description="labelled share of the training images; 0: data.holdout"
+        0.0, ge=0, lt=1, description="labeled share of the training images; 0: data.holdout"
     )
     hidden: int = Field(512, ge=1, le=1 << 16, description="hidden width of the new two-layer head")
     epochs: int = Field(100, ge=1, description="epochs of fine-tuning")
@@ -104,7 +104,7 @@ class DetectionConfig(Options):
     test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of data without a test split")
     limit: int = Field(0, ge=0, description="number of training images; 0: all (shapes: 300)")
     test_limit: int = Field(0, ge=0, description="number of test images; 0: all (shapes: 100)")
-    labels: float = Field(1.0, gt=0, le=1, description="share of the training images that is labelled")
+    labels: float = Field(1.0, gt=0, le=1, description="share of the training images that is labeled")
     size: int = Field(
         0, ge=0, le=16384, description="shorter side in pixels; 0: unchanged, at most 800 (shapes: 96)"
     )

@@ -1,4 +1,4 @@
-"""Probes of an encoder on labelled images: one definition of each number."""
+"""Probes of an encoder on labeled images: one definition of each number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedssl.rng import torch_rng
 
 @dataclass(frozen=True)
 class Prober:
-    """Trains probes on one set of labelled images and tests them on another."""
+    """Trains probes on one set of labeled images and tests them on another."""
 
     train: ImageSet
     test: ImageSet
@@ -38,7 +38,7 @@ class Prober:
         if train.y is None:
             return f"{train.name} has no labels"
         if test is None or test.y is None:
-            return f"{train.name} has no labelled test split"
+            return f"{train.name} has no labeled test split"
         return ""
 
     @property

@@ -1,4 +1,4 @@
-"""The protocols that probe an encoder on labelled images, or fine-tune it."""
+"""The protocols that probe an encoder on labeled images, or fine-tune it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _frozen(run: LoadedRun, protocol: str) -> dict[str, Any]:
 
 
 class KNN(Protocol):
-    """Weighted nearest neighbours on the frozen encoder."""
+    """Weighted nearest neighbors on the frozen encoder."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         return _frozen(run, "knn")
@@ -63,13 +63,13 @@ class Semi(Protocol):
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
         federation, options, data = run.federation, run.config.semi, run.config.data
-        if len(federation.labelled) == 0:
+        if len(federation.labeled) == 0:
             raise ConfigError(
-                "semi needs labelled images that pre-training did not see: train with data.holdout=0.01"
+                "semi needs labeled images that pre-training did not see: train with data.holdout=0.01"
             )
-        labelled, test = federation.train.subset(federation.labelled), federation.test
-        why_not = Prober.why_not(labelled, test)
-        if why_not or test is None or labelled.y is None:
+        labeled, test = federation.train.subset(federation.labeled), federation.test
+        why_not = Prober.why_not(labeled, test)
+        if why_not or test is None or labeled.y is None:
             raise DataError(f"cannot fine-tune: {why_not}")
         if options.labels:
             if options.labels > run.trained.data.holdout:
@@ -77,15 +77,15 @@ class Semi(Protocol):
                     f"semi.labels={options.labels}: only {run.trained.data.holdout} was held out "
                     "(data.holdout)"
                 )
-            share = options.labels * len(federation.train) / len(labelled)
-            labelled = labelled.subset(subset(labelled.y, share, run.config.seed))
-        views = Views.of(labelled, run.config.views, "supervised", data.mean, data.std, num_views=1)
+            share = options.labels * len(federation.train) / len(labeled)
+            labeled = labeled.subset(subset(labeled.y, share, run.config.seed))
+        views = Views.of(labeled, run.config.views, "supervised", data.mean, data.std, num_views=1)
 
         def tuned(encoder: torch.nn.Module) -> Scores:
             return fine_tune(
                 encoder,
                 run.models.runner.features,
-                labelled,
+                labeled,
                 test,
                 hidden=options.hidden,
                 epochs=options.epochs,
@@ -100,7 +100,7 @@ class Semi(Protocol):
 
         encoders = run.models.encoders(run.server, run.memory_rounds, run.config.probe.clients)
         scores = [tuned(owned.module) for owned in encoders]
-        prober = Prober(labelled, test, data, run.config.probe, run.device, run.config.seed)
+        prober = Prober(labeled, test, data, run.config.probe, run.device, run.config.seed)
         found = entry(
             "semi",
             run.models.describe_owner(len(scores)),
@@ -108,4 +108,4 @@ class Semi(Protocol):
             mean_scores(scores),
             tuned(run.models.untrained()),
         )
-        return {**found, "labelled": len(labelled)}
+        return {**found, "labelled": len(labeled)}

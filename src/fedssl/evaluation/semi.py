@@ -1,4 +1,4 @@
-"""Semi-supervised evaluation: fine-tuning of the whole model on a few labelled images."""
+"""Semi-supervised evaluation: fine-tuning of the whole model on a few labeled images."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation.features import check_features, extract
 from fedssl.evaluation.scores import Scores, score
 from fedssl.models.heads import mlp
-from fedssl.normalisation import Levels
+from fedssl.normalization import Levels
 from fedssl.rng import derive, torch_rng
 
 if TYPE_CHECKING:
     from fedssl.progress import Progress
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]  # makes one normalised view of each uint8 image
+Augment = Callable[[Tensor, torch.Generator], Tensor]  # makes one normalized view of each uint8 image
 
 
 def fine_tune(
     encoder: nn.Module,
     features: int,
-    labelled: ImageSet,
+    labeled: ImageSet,
     test: ImageSet,
     *,
     hidden: int = 512,
@@ -42,20 +42,20 @@ def fine_tune(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Scores:
-    """Fine-tune a copy of the encoder with a new two-layer head on `labelled`; returns scores on `test`.
+    """Fine-tune a copy of the encoder with a new two-layer head on `labeled`; returns scores on `test`.
 
     FedEMA, section 5.2: 100 epochs, batch 128, Adam 1e-3; the last epoch is reported.
     """
-    classes = labelled.classes or test.classes
-    if labelled.y is None or test.y is None:
-        bare = labelled if labelled.y is None else test
+    classes = labeled.classes or test.classes
+    if labeled.y is None or test.y is None:
+        bare = labeled if labeled.y is None else test
         raise DataError(f"fine-tuning needs labels, and {bare.name or 'one set'} has none")
-    if len(labelled) < 2 or batch_size < 2:
+    if len(labeled) < 2 or batch_size < 2:
         raise ConfigError(
-            f"{len(labelled)} labelled images with batch size {batch_size}: "
+            f"{len(labeled)} labeled images with batch size {batch_size}: "
             "BatchNorm needs at least 2 of each; label more images"
         )
-    highest = max(int(labelled.y.max()), int(test.y.max()))
+    highest = max(int(labeled.y.max()), int(test.y.max()))
     if highest >= len(classes):
         raise DataError(f"label {highest} needs {highest + 1} class names, but there are {len(classes)}")
     # The head's weights and the encoder's random layers (dropout) use torch's global generators.
@@ -67,10 +67,10 @@ def fine_tune(
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
         for epoch in range(epochs):
             rng = torch_rng(seed, "semi", epoch)
-            for index in batches(len(labelled), batch_size, rng):
-                images = labelled.x[index]
+            for index in batches(len(labeled), batch_size, rng):
+                images = labeled.x[index]
                 views = plain(images, mean, std) if augment is None else augment(images, rng)
-                loss = F.cross_entropy(model(views.to(device)), labelled.y[index].to(device))
+                loss = F.cross_entropy(model(views.to(device)), labeled.y[index].to(device))
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

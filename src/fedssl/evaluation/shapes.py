@@ -1,6 +1,6 @@
 """Synthetic images of circles, squares and triangles with exact masks, in COCO's format.
 
-Only the outline depends on the class: colour, size, angle and position are random, objects overlap, and
+Only the outline depends on the class: color, size, angle and position are random, objects overlap, and
 background and objects are noisy.
 """
 
@@ -62,9 +62,9 @@ def picture(side: int, rng: np.random.Generator) -> DrawnImage:
     whole: list[tuple[Mask, int]] = []
     for _ in range(int(rng.integers(1, MAX_OBJECTS + 1))):
         kind, radius = int(rng.integers(len(KINDS))), side * rng.uniform(0.1, 0.24)
-        centre = rng.uniform(radius, side - radius, size=2)
+        center = rng.uniform(radius, side - radius, size=2)
         angle = rng.uniform(0, 2 * np.pi)
-        mask = outline(kind, (across - centre[0]) / radius, (down - centre[1]) / radius, angle)
+        mask = outline(kind, (across - center[0]) / radius, (down - center[1]) / radius, angle)
         canvas[mask] = _contrast(canvas[mask].mean(axis=0), rng)
         whole.append((mask, kind))
     canvas += rng.normal(0, NOISE, canvas.shape)
@@ -92,7 +92,7 @@ def outline(kind: int, x: NDArray[np.float64], y: NDArray[np.float64], angle: fl
 def _background(
     side: int, across: NDArray[np.float64], down: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """A colour gradient in a random direction."""
+    """A color gradient in a random direction."""
     angle = rng.uniform(0, 2 * np.pi)
     along = (np.cos(angle) * (across / side - 0.5) + np.sin(angle) * (down / side - 0.5)) / np.sqrt(2) + 0.5
     first, second = rng.uniform(40, 215, size=(2, 3))
@@ -101,8 +101,8 @@ def _background(
 
 
 def _contrast(behind: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """A random colour with sufficient contrast to the background."""
+    """A random color with sufficient contrast to the background."""
     while True:
-        colour = rng.uniform(0, 255, size=3)
-        if np.abs(colour - behind).max() > 60:
-            return colour
+        color = rng.uniform(0, 255, size=3)
+        if np.abs(color - behind).max() > 60:
+            return color

@@ -15,7 +15,7 @@ from fedssl.data.images import ImageSet
 from fedssl.errors import DataError
 from fedssl.evaluation.clients import (
     apply_shift_of,
-    labelled,
+    labeled,
     linear_scores,
     numbers,
     of_same_style,
@@ -32,7 +32,7 @@ class Generalization(Protocol):
     """A linear probe of the global encoder for each style, on all training images of the style."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
-        train, test = labelled(run)
+        train, test = labeled(run)
         if train.domain is None or test.domain is None:
             raise DataError(
                 f"generalization needs the style of each image, which {train.name} does not have: "
@@ -59,7 +59,7 @@ class Personal(Protocol):
     """A linear probe of each personal encoder on the client's images, tested on its style's test images."""
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:
-        train, test = labelled(run)
+        train, test = labeled(run)
         scores, untrained, rows = [], [], []
         for client, part in enumerate(parts_of(run)):
             own, theirs = (
@@ -102,7 +102,7 @@ def _of_style(images: ImageSet, style: int) -> ImageSet:
 def _entry(
     run: LoadedRun, protocol: str, model: str, scores: Sequence[Scores], untrained: Sequence[Scores]
 ) -> dict[str, Any]:
-    train, test = labelled(run)
+    train, test = labeled(run)
     whole = Prober(train, test, run.config.data, run.config.probe, run.device, run.config.seed)
     return entry(protocol, model, whole, mean_scores(scores), mean_scores(untrained))
 

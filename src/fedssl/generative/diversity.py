@@ -26,14 +26,14 @@ class Diversity(Use):
     """
 
     count: int = Field(1000, ge=2, description="number of real and of generated images per client, at most")
-    neighbours: int = Field(3, ge=1, description="k of the nearest-neighbour radius around an image")
+    neighbours: int = Field(3, ge=1, description="k of the nearest-neighbor radius around an image")
 
     def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
         classifier, rows = load_reference_classifier(generators), []
         for client in range(generators.clients):
             real, labels = generators.train_images(client, self.count)
             if len(real) <= self.neighbours:
-                raise DataError(f"client {client} has {len(real)} images: use fewer neighbours")
+                raise DataError(f"client {client} has {len(real)} images: use fewer neighbors")
             fake = generators.draw(client, matching_latents(generators, client, labels, len(real)))
             shown = labels if generators.classes else classifier.labels(fake, client)
             assert labels is not None  # the classifier was trained with labels
@@ -51,7 +51,7 @@ def precision_and_recall(real: Tensor, fake: Tensor, neighbours: int) -> tuple[f
     Args:
         real: features of real images [N, D].
         fake: features of generated images [M, D].
-        neighbours: an image's radius is the distance to this nearest neighbour of its own kind.
+        neighbours: an image's radius is the distance to this nearest neighbor of its own kind.
 
     Returns:
         The share of fakes within the radius of a real image, and of real images within that of a fake.
@@ -77,7 +77,7 @@ def variety(real: Tensor, real_labels: Tensor, fake: Tensor, fake_labels: Tensor
 
 
 def _radius(features: Tensor, neighbours: int) -> Tensor:
-    """The distance to the k-th neighbour; the nearest image to each is itself."""
+    """The distance to the k-th neighbor; the nearest image to each is itself."""
     return torch.cdist(features, features).kthvalue(neighbours + 1, dim=1).values
 
 

@@ -83,7 +83,7 @@ class AcrossClients(Use):
 
 
 class Labels(Use):
-    """Images of every label from every client, and how many the classifier recognises (Fig. 6)."""
+    """Images of every label from every client, and how many the classifier recognizes (Fig. 6)."""
 
     rows: int = Field(1, ge=1, description="images of each label in the picture")
 
@@ -159,7 +159,7 @@ def save_panels(file: Path, panels: dict[str, Tensor], columns: int, per_row: in
 
 
 def sheet(images: Tensor, columns: int) -> Tensor:
-    """Arrange images [N, H, W, C] in a grid with grey lines between them."""
+    """Arrange images [N, H, W, C] in a grid with gray lines between them."""
     count, height, width, channels = images.shape
     rows = math.ceil(count / columns)
     page = torch.full((rows * (height + 1) + 1, columns * (width + 1) + 1, channels), 128, dtype=torch.uint8)

@@ -20,7 +20,7 @@ from fedssl.methods.options import TrainConfig
 RATE, PENALTY = 0.03, 1e-4  # classifiers of clients: Adam's initial learning rate, and weight decay
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """Training and test images (or their features) with labels."""
 
     x: Tensor
@@ -28,7 +28,7 @@ class Labelled(NamedTuple):
     x_test: Tensor
     y_test: Tensor
 
-    def encode(self, generators: ClientGenerators, client: int | None, kind: str) -> Labelled:
+    def encode(self, generators: ClientGenerators, client: int | None, kind: str) -> Labeled:
         """Encode the images by a client's content or style encoder; None: by the untrained one."""
         x, x_test = (generators.features(client, images, kind) for images in (self.x, self.x_test))
         return self._replace(x=x, x_test=x_test)
@@ -51,7 +51,7 @@ class Probe(Use):
 
     count: int = Field(60_000, ge=2, description="total number of training images")
     test: int = Field(10_000, ge=2, description="total number of test images")
-    l2: float = Field(1e-5, gt=0, description="penalty on the weights of standardised features")
+    l2: float = Field(1e-5, gt=0, description="penalty on the weights of standardized features")
     top: int = Field(1, ge=1, description="k of the top-k accuracy")
     held_out: float = Field(
         0.0,
@@ -73,9 +73,9 @@ class Probe(Use):
             kind: [images.encode(generators, client, kind) for client, images in enumerate(own)]
             for kind in ("content", "style")
         }
-        everything = Labelled(*(torch.cat(each) for each in zip(*shifted["content"], strict=True)))
+        everything = Labeled(*(torch.cat(each) for each in zip(*shifted["content"], strict=True)))
 
-        def accuracy(images: Labelled) -> float:
+        def accuracy(images: Labeled) -> float:
             return images.accuracy(classes, self.l2, self.top)
 
         shared = accuracy(plain.encode(generators, 0, "content")) if generators.shares_content else None
@@ -108,19 +108,19 @@ class Probe(Use):
         train: tuple[Tensor, Tensor | None],
         client: int | None,
         count: int,
-    ) -> Labelled:
+    ) -> Labeled:
         """Combine training images with test images, or split off a share of them to test on."""
         if self.held_out:
             x, y = train
             rest = len(x) - max(1, round(self.held_out * len(x)))
             pairs = (x[:rest], None if y is None else y[:rest]), (x[rest:], None if y is None else y[rest:])
-            return _labelled(generators, *pairs)
+            return _labeled(generators, *pairs)
         test = (
             generators.plain_images("test", count)
             if client is None
             else generators.test_images(client, count)
         )
-        return _labelled(generators, train, test)
+        return _labeled(generators, train, test)
 
 
 class PredictClient(Use):
@@ -181,7 +181,7 @@ class PredictClient(Use):
         }
 
     def _accuracy(self, network: nn.Module, features: list[Tensor], owners: list[Tensor]) -> float:
-        """Train a linear network on standardised features; returns its test accuracy."""
+        """Train a linear network on standardized features; returns its test accuracy."""
         mean, std = features[0].mean(0), features[0].std(0).clamp_min(1e-6)
         train, test = ((each - mean) / std for each in features)
         parameters = list(network.parameters())
@@ -209,10 +209,10 @@ class Scalars(nn.Module):
         return logits
 
 
-def _labelled(
+def _labeled(
     generators: ClientGenerators, train: tuple[Tensor, Tensor | None], test: tuple[Tensor, Tensor | None]
-) -> Labelled:
+) -> Labeled:
     (x, y), (x_test, y_test) = train, test
     if y is None or y_test is None:
         raise DataError(f"{generators.run.federation.train.name} has no labels to probe with")
-    return Labelled(x, y, x_test, y_test)
+    return Labeled(x, y, x_test, y_test)

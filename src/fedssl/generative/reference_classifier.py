@@ -63,7 +63,7 @@ class ReferenceClassifier:
     def labels(self, pixels: Tensor, client: int) -> Tensor:
         """Predict the labels of uint8 images [N, H, W, C] of a client's domain."""
         parts = [
-            self.network(self.generators.normalise(part), torch.full((len(part),), client)).argmax(1)
+            self.network(self.generators.normalize(part), torch.full((len(part),), client)).argmax(1)
             for part in torch.split(pixels, BATCH)
         ]
         return torch.cat(parts).cpu()
@@ -71,7 +71,7 @@ class ReferenceClassifier:
     @torch.no_grad()
     def features(self, pixels: Tensor) -> Tensor:
         """Encode uint8 images [N, H, W, C]."""
-        encoded: Tensor = self.network.encoder(self.generators.normalise(pixels))
+        encoded: Tensor = self.network.encoder(self.generators.normalize(pixels))
         return encoded
 
 
@@ -118,7 +118,7 @@ def _train(network: Classifier, generators: ClientGenerators) -> None:
             generators.apply_shift(images.x[positions[clients == client]], client)
             for client in sorted(set(clients.tolist()))
         ]
-        logits = network(generators.normalise(torch.cat(shifted)), clients)
+        logits = network(generators.normalize(torch.cat(shifted)), clients)
         loss = F.cross_entropy(logits, images.y[positions].to(generators.device))
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Whether anonymised images still reveal their client."""
+"""Whether anonymized images still reveal their client."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Reidentify(ContentTransfer):
             optimizer.lr = RATE * (1 - step / self.fit)
             chosen = torch.randint(len(x), (min(BATCH_SIZE, len(x)),), generator=rng)
             heads = torch.zeros(len(chosen), dtype=torch.int64)
-            logits = network(generators.normalise(x[chosen]), heads)
+            logits = network(generators.normalize(x[chosen]), heads)
             loss = F.cross_entropy(logits, owner[chosen].to(generators.device))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -94,6 +94,6 @@ def _accuracy(generators: ClientGenerators, network: Classifier, images: list[Te
     right = []
     for client, own in enumerate(images):
         for part in torch.split(own, BATCH):
-            logits = network(generators.normalise(part), torch.zeros(len(part), dtype=torch.int64))
+            logits = network(generators.normalize(part), torch.zeros(len(part), dtype=torch.int64))
             right.append(logits.argmax(1).cpu() == client)
     return float(torch.cat(right).float().mean())

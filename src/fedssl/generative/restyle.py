@@ -157,7 +157,7 @@ class ContentTransfer(Use):
         own = generators.run.federation.images_of(client, generators.run.trained)
         x, y = own.batch(torch.randint(len(own), (self.batch,), generator=rng))
         known = y.to(generators.device) if y is not None and generators.classes else None
-        return generators.normalise(x), known
+        return generators.normalize(x), known
 
 
 class Restyle(ContentTransfer):

@@ -79,7 +79,7 @@ class ClientGenerators:
             )
         return canvas_of(self.model(0))
 
-    def normalise(self, pixels: Tensor) -> Tensor:
+    def normalize(self, pixels: Tensor) -> Tensor:
         """Convert uint8 images [B, H, W, C] to the networks' inputs."""
         data = self.run.trained.data
         return plain(pixels.to(self.device), data.mean, data.std)
@@ -197,7 +197,7 @@ class ClientGenerators:
         """
         model = self.untrained if client is None else self.model(client)
         encoder = model.part("encoder" if kind == "content" else "style_encoder")
-        parts = [encoder(self.normalise(part)).cpu() for part in torch.split(pixels, BATCH)]
+        parts = [encoder(self.normalize(part)).cpu() for part in torch.split(pixels, BATCH)]
         return torch.cat(parts)
 
     def _received(self, client: int) -> Model:

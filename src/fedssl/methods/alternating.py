@@ -63,7 +63,7 @@ class AlternatingTraining(Method):
     def train_model(
         self, client: Client, model: Model, proximal_term: ProximalTerm | None = None, purpose: str = "train"
     ) -> Training:
-        """Minimise the objective on local data, with alternating steps if it is adversarial.
+        """Minimize the objective on local data, with alternating steps if it is adversarial.
 
         Args:
             client: the client, with its images and options.

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Boundary:
-    """The tensors of a run by location. Only this class deals with private normalisation layers
+    """The tensors of a run by location. Only this class deals with private normalization layers
     and frozen tensors.
 
     Attributes:
-        travels: what a method shares, without private normalisation layers.
-        stays: what a method keeps, with private normalisation layers.
-        private_norm: tensors of normalisation layers that a method shares but that stay on the client.
+        travels: what a method shares, without private normalization layers.
+        stays: what a method keeps, with private normalization layers.
+        private_norm: tensors of normalization layers that a method shares but that stay on the client.
         frozen: tensors that never change, which are neither sent nor stored.
     """
 
@@ -31,14 +31,14 @@ class Boundary:
 
     @classmethod
     def of(cls, method: Method, model: Model) -> Boundary:
-        """The boundary of a method's clients. Normalisation layers are found by module type."""
+        """The boundary of a method's clients. Normalization layers are found by module type."""
         sources = model.sources() if model.frozen else {}
         frozen = [name for name in model.state_dict() if _first_source(name, sources) in model.frozen]
         still = set(frozen)
         shares = [name for name in method.shares(model) if name not in still]
         keeps = [name for name in method.keeps(model) if name not in still]
         shared = set(shares) if method.private_norm else set()
-        norm = [name for name in model.normalisation_names() if name in shared]
+        norm = [name for name in model.normalization_names() if name in shared]
         private = set(norm)
         return cls(
             travels=[name for name in shares if name not in private],

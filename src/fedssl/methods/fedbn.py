@@ -10,11 +10,11 @@ from fedssl.methods.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
-    """FedAvg whose clients keep their normalisation layers, like any method with private_norm=true.
+    """FedAvg whose clients keep their normalization layers, like any method with private_norm=true.
 
-    Normalisation layers of encoder and heads are found by module type; their parameters and statistics stay
+    Normalization layers of encoder and heads are found by module type; their parameters and statistics stay
     on the client. There is no global encoder: results are means over clients, each with the global weights
-    and its own normalisation layers. Clients that never took part have initial ones.
+    and its own normalization layers. Clients that never took part have initial ones.
     """
 
     private_norm: Literal[True] = Field(True, description="always true; for false, use method.name=fedavg")

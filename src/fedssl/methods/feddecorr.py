@@ -35,7 +35,7 @@ class FedDecorr(FedAvg):
 def correlation(features: Tensor) -> Tensor:
     """‖K‖²_F/d² without the diagonal, which is constant, of the correlation matrix K of features (Eq. 6)."""
     count, width = features.shape
-    centred = features - features.mean(dim=0)
-    scaled = centred / (centred.square().mean(dim=0) + 1e-8).sqrt()
+    centered = features - features.mean(dim=0)
+    scaled = centered / (centered.square().mean(dim=0) + 1e-8).sqrt()
     matrix = scaled.T @ scaled / count
     return (matrix.square().sum() - matrix.diagonal().square().sum()) / width**2

@@ -65,7 +65,7 @@ class FedSC(FedAvg):
         return super().receive(client, broadcast, memory)
 
     def train(self, client: Client) -> Training:
-        """Minimise the method's own loss; the moments of the last local epoch replace those received."""
+        """Minimize the method's own loss; the moments of the last local epoch replace those received."""
         model, config = client.model, client.config
         if not isinstance(client.objective, SimCLR):
             raise ConfigError(

@@ -114,7 +114,7 @@ class FedStyle(Method):
         return replace(training, values={"generator_ratio": norms.ratio()})
 
     def warning(self, line: Mapping[str, Any]) -> str:
-        """Warn if the generator, which is not normalised, diverges and dominates the content features."""
+        """Warn if the generator, which is not normalized, diverges and dominates the content features."""
         ratios = {row["client"]: row.get("generator_ratio", 0.0) for row in line["clients"]}
         diverged = [f"client {client} ({ratio:.3g})" for client, ratio in ratios.items() if ratio > DIVERGED]
         if not diverged:

@@ -61,7 +61,7 @@ class Method(Choice):
 
     A method object holds options only, never the state of a run. Everything the server knows is in its
     `ServerState`. What a client knows from earlier rounds is in `memory` (tensors) and `client.notes`
-    (numbers). Private normalisation layers (`private_norm`) need no care: the runner removes them from
+    (numbers). Private normalization layers (`private_norm`) need no care: the runner removes them from
     uploads and completes broadcasts with the client's own.
     """
 
@@ -72,7 +72,7 @@ class Method(Choice):
 
     private_norm: bool = Field(
         False,
-        description="keep normalisation layers (parameters and statistics) on the client (FedBN); results "
+        description="keep normalization layers (parameters and statistics) on the client (FedBN); results "
         "are then means over clients, each with its own layers",
     )
 

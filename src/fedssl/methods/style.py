@@ -15,7 +15,7 @@ from fedssl.data.views import CPU, Views, plain
 from fedssl.models.heads import build_projector
 from fedssl.models.model import Model, Part
 from fedssl.models.options import ModelConfig
-from fedssl.normalisation import by_channel
+from fedssl.normalization import by_channel
 from fedssl.objectives.losses import full_precision
 from fedssl.objectives.objective import Objective
 
@@ -25,15 +25,15 @@ LUMA = (0.299, 0.587, 0.114)  # ITU-R 601
 def sobel(images: Tensor) -> Tensor:
     """Outlines of uint8 images [B, H, W, C] as float32 [B, C, H, W] in [0, 1], equal in every channel.
 
-    The magnitude of the two Sobel gradients of the grey image, divided by its maximum over the image. Borders
+    The magnitude of the two Sobel gradients of the gray image, divided by its maximum over the image. Borders
     are replicated, so that the border itself is no outline.
     """
     channels = images.shape[3]
     weights = torch.tensor(LUMA if channels == 3 else (1 / channels,) * channels, device=images.device)
-    grey = F.pad(images.float() @ weights, (1, 1, 1, 1), mode="replicate")
+    gray = F.pad(images.float() @ weights, (1, 1, 1, 1), mode="replicate")
     # Each gradient is a difference along one side of what is smoothed by (1, 2, 1) along the other.
-    down, along = grey[:, :-2] + grey[:, 2:], grey[:, :, :-2] + grey[:, :, 2:]
-    down, along = down.add_(grey[:, 1:-1], alpha=2), along.add_(grey[:, :, 1:-1], alpha=2)
+    down, along = gray[:, :-2] + gray[:, 2:], gray[:, :, :-2] + gray[:, :, 2:]
+    down, along = down.add_(gray[:, 1:-1], alpha=2), along.add_(gray[:, :, 1:-1], alpha=2)
     magnitude = torch.hypot(down[:, :, 2:] - down[:, :, :-2], along[:, 2:] - along[:, :-2])
     largest = magnitude.amax(dim=(1, 2), keepdim=True)
     # Gradients of 8-bit pixels are never below 0.1: smaller values are rounding on a plain surface.

@@ -35,7 +35,7 @@ class Batch:
     """A batch of the client's images, and views of them."""
 
     images: Tensor  # without augmentation, uint8 [B, H, W, C]
-    views: list[Tensor]  # normalised float32 [B, C, H, W]
+    views: list[Tensor]  # normalized float32 [B, C, H, W]
     labels: Tensor | None
     rng: torch.Generator  # on the CPU, for random numbers of the loss
     positions: Tensor  # of these images in the client's own list, on the CPU
@@ -59,7 +59,7 @@ def train_locally(
     epochs: float | None = None,
     purpose: str = "train",
 ) -> Training:
-    """Minimise a loss over the client's images with a new optimizer.
+    """Minimize a loss over the client's images with a new optimizer.
 
     Args:
         client: the client, with its images and options.

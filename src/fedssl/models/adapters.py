@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedssl.errors import ConfigError
 from fedssl.extras import require
-from fedssl.models.model import is_normalisation
+from fedssl.models.model import is_normalization
 from fedssl.models.stages import keep_statistics
 from fedssl.state import State
 
@@ -45,7 +45,7 @@ def add_adapters(encoder: nn.Module, rank: int, scale: float, train_a: bool) -> 
         layer.lora_A.requires_grad_(train_a)
         layer.lora_B.requires_grad_(True)
     for module in list(encoder.modules()):
-        if is_normalisation(module) and any(True for _ in module.buffers(recurse=False)):
+        if is_normalization(module) and any(True for _ in module.buffers(recurse=False)):
             keep_statistics(module)
 
 

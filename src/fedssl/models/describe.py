@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fedssl.models.rebuild import rebuild as rebuild
-from fedssl.normalisation import Levels, per_channel
+from fedssl.normalization import Levels, per_channel
 
 if TYPE_CHECKING:
     from fedssl.models.encoders import Encoder
@@ -43,7 +43,7 @@ def describe_with_input(
     resize: str = "squash",
     window: Any = "auto",
 ) -> dict[str, Any]:
-    """Describe an encoder with its input: pixels in [0, 1] of this size, normalised by mean and std.
+    """Describe an encoder with its input: pixels in [0, 1] of this size, normalized by mean and std.
 
     `resize` is how images that are not square are resized: "squash" or "crop"; `window` is `data.window`,
     the values that become 0 and 1, and is omitted if it is "auto".

@@ -44,7 +44,7 @@ def build_encoder(config: ModelConfig, size: tuple[int, int], channels: int) -> 
 
 
 def _named(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """The encoder with its original normalisation layers."""
+    """The encoder with its original normalization layers."""
     name = config.encoder
     if name.startswith("timm:"):
         return from_timm(config, size, channels)
@@ -100,12 +100,12 @@ def _resnet(
 
 
 def vit_tiny(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """192 wide, 12 blocks, 3 heads; features are the mean of the normalised patch tokens."""
+    """192 wide, 12 blocks, 3 heads; features are the mean of the normalized patch tokens."""
     return _vit(config, size, channels, width=192, heads=3)
 
 
 def vit_small(config: ModelConfig, size: tuple[int, int], channels: int) -> Encoder:
-    """384 wide, 12 blocks, 6 heads; features are the mean of the normalised patch tokens."""
+    """384 wide, 12 blocks, 6 heads; features are the mean of the normalized patch tokens."""
     return _vit(config, size, channels, width=384, heads=6)
 
 

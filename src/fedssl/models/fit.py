@@ -108,7 +108,7 @@ def _reshaped(
 def fit_channels(weight: Tensor, channels: int) -> Tensor:
     """The weights [O, I, h, w] of a first convolution for another number of channels.
 
-    For one channel they are summed: a grey image then gives what it gave as grey in every channel. For
+    For one channel they are summed: a gray image then gives what it gave as gray in every channel. For
     others they are repeated in turn and scaled by I / channels, which keeps the size of the output.
     """
     if channels == 1:

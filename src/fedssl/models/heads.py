@@ -19,7 +19,7 @@ from fedssl.models.options import ModelConfig
 def mlp(inputs: int, hidden: int, outputs: int, norm: str = "batch") -> nn.Sequential:
     """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again.
 
-    With `norm="group"` group normalisation, which has a bias of its own, takes BatchNorm's place.
+    With `norm="group"` group normalization, which has a bias of its own, takes BatchNorm's place.
     """
     return nn.Sequential(
         nn.Linear(inputs, hidden, bias=False),

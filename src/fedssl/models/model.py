@@ -9,17 +9,17 @@ from enum import Enum
 from torch import Tensor, nn
 
 # Layers whose parameters and statistics are "BatchNorm" to the papers: found by type, never by name.
-NORMALISATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORMALIZATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 # The files of timm that define nothing else. (To ask for the types themselves would import timm.)
-TIMM_NORMALISATION = frozenset(
+TIMM_NORMALIZATION = frozenset(
     f"timm.layers.{file}" for file in ("norm", "norm_act", "evo_norm", "filter_response_norm", "grn")
 )
 
 
-def is_normalisation(module: nn.Module) -> bool:
-    """Whether a module is a normalisation layer, by its type."""
-    return isinstance(module, NORMALISATION) or any(
-        kind.__module__ in TIMM_NORMALISATION for kind in type(module).__mro__
+def is_normalization(module: nn.Module) -> bool:
+    """Whether a module is a normalization layer, by its type."""
+    return isinstance(module, NORMALIZATION) or any(
+        kind.__module__ in TIMM_NORMALIZATION for kind in type(module).__mro__
     )
 
 
@@ -86,31 +86,31 @@ class Model(nn.Module):
         prefixes = tuple(f"{path}." for path in paths)
         return {name: value for name, value in self.named_parameters() if name.startswith(prefixes)}
 
-    def normalisation_names(self) -> list[str]:
-        """Parameters and statistics of every normalisation layer, found by module type."""
-        paths = [path for path, module in self.named_modules() if is_normalisation(module)]
+    def normalization_names(self) -> list[str]:
+        """Parameters and statistics of every normalization layer, found by module type."""
+        paths = [path for path, module in self.named_modules() if is_normalization(module)]
         return self.names_under(paths)
 
     def statistics(self) -> frozenset[str]:
-        """Running statistics of normalisation layers: buffers, found by module type."""
+        """Running statistics of normalization layers: buffers, found by module type."""
         buffers = {name for name, _ in self.named_buffers()}
-        return frozenset(name for name in self.normalisation_names() if name in buffers)
+        return frozenset(name for name in self.normalization_names() if name in buffers)
 
     def kinds(self) -> dict[str, str]:
-        """The kind of every parameter: `weights`, `gamma` (of a normalisation layer) or `beta` (any bias)."""
+        """The kind of every parameter: `weights`, `gamma` (of a normalization layer) or `beta` (any bias)."""
         found = {}
         for path, module in self.named_modules():
-            rest = "gamma" if is_normalisation(module) else "weights"
+            rest = "gamma" if is_normalization(module) else "weights"
             for name, _ in module.named_parameters(prefix=path, recurse=False):
                 found[name] = "beta" if name.endswith("bias") else rest
         return found
 
     def variances(self) -> frozenset[str]:
-        """Running variances of normalisation layers, found by module type: they cannot be negative."""
+        """Running variances of normalization layers, found by module type: they cannot be negative."""
         return frozenset(
             f"{path}.running_var"
             for path, module in self.named_modules()
-            if is_normalisation(module) and isinstance(getattr(module, "running_var", None), Tensor)
+            if is_normalization(module) and isinstance(getattr(module, "running_var", None), Tensor)
         )
 
     def sources(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Group normalisation instead of batch normalisation, so that images of a batch are independent."""
+"""Group normalization instead of batch normalization, so that images of a batch are independent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPS, LEAST = 32, 4  # at most this many groups, of at least this many channel
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Group normalisation (Wu and He 2018) for this many channels."""
+    """Group normalization (Wu and He 2018) for this many channels."""
     return nn.GroupNorm(num_groups(channels), channels)
 
 
@@ -23,7 +23,7 @@ def num_groups(channels: int) -> int:
 
 
 def replace_batch_norm(module: nn.Module, encoder: str) -> list[dict[str, Any]]:
-    """Replace batch by group normalisation, in place.
+    """Replace batch by group normalization, in place.
 
     Args:
         module: an encoder.
@@ -45,6 +45,6 @@ def replace_batch_norm(module: nn.Module, encoder: str) -> list[dict[str, Any]]:
     if left:
         raise ConfigError(
             f"model.norm=group: model.encoder={encoder} has {', '.join(sorted(left))}, which cannot be "
-            "replaced by group normalisation; choose another encoder"
+            "replaced by group normalization; choose another encoder"
         )
     return changes

@@ -34,7 +34,7 @@ class ModelConfig(Options):
     )
     norm: Literal["batch", "group"] = Field(
         "batch",
-        description="normalisation of encoder and heads; group: per image, without running statistics",
+        description="normalization of encoder and heads; group: per image, without running statistics",
     )
     projector_hidden: int = Field(
         256, ge=1, le=1 << 16, description="hidden width of the projector (papers: 4096)"
@@ -43,7 +43,7 @@ class ModelConfig(Options):
         128, ge=1, le=1 << 16, description="output width of the projector (papers: 2048)"
     )
     projector_norm: Literal["batch", "none"] = Field(
-        "batch", description="normalisation of the projector's hidden layer; none: Linear-ReLU-Linear"
+        "batch", description="normalization of the projector's hidden layer; none: Linear-ReLU-Linear"
     )
     predictor_hidden: int = Field(
         256, ge=1, le=1 << 16, description="hidden width of the predictor (papers: 4096)"

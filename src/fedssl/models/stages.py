@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from fedssl.errors import ConfigError
-from fedssl.models.model import Model, is_normalisation
+from fedssl.models.model import Model, is_normalization
 from fedssl.models.resnet import ResNet
 
 _known: WeakKeyDictionary[nn.Module, dict[str, int]] = WeakKeyDictionary()
@@ -55,7 +55,7 @@ def _of_resnet(encoder: ResNet, blocks: bool) -> dict[str, int]:
 
 
 def freeze(encoder: nn.Module, count: int) -> None:
-    """Freeze the first `count` stages: parameters, and statistics of normalisation layers."""
+    """Freeze the first `count` stages: parameters, and statistics of normalization layers."""
     found = stages(encoder)
     total = max(found.values()) + 1
     if count > total:
@@ -66,7 +66,7 @@ def freeze(encoder: nn.Module, count: int) -> None:
             parameter.requires_grad_(False)
     for path, module in encoder.named_modules():
         own = [f"{path}.{name}".lstrip(".") for name, _ in module.named_parameters()]
-        if is_normalisation(module) and own and frozen.issuperset(own):
+        if is_normalization(module) and own and frozen.issuperset(own):
             keep_statistics(module)
 
 

@@ -26,7 +26,7 @@ class Weights:
     Attributes:
         file: the file of tensors.
         model: keys of the section `model` that build such an encoder; empty if unknown.
-        mean: mean of each channel in the encoder's normalisation; empty if unknown.
+        mean: mean of each channel in the encoder's normalization; empty if unknown.
         std: standard deviation of each channel; empty if unknown.
     """
 

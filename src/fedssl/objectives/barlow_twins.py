@@ -41,11 +41,11 @@ class BarlowTwins(Objective):
 @full_precision
 def barlow_twins(a: Tensor, b: Tensor, off_diagonal: float) -> Tensor:
     """Σᵢ(1−Cᵢᵢ)² + λ·Σᵢ≠ⱼ Cᵢⱼ², with C the correlation of a's and b's columns over the batch (Eqs. 1, 2)."""
-    correlation = _standardised(a).T @ _standardised(b) / len(a)
+    correlation = _standardized(a).T @ _standardized(b) / len(a)
     diagonal = correlation.diagonal()
     redundancy = correlation.square().sum() - diagonal.square().sum()
     return (1 - diagonal).square().sum() + off_diagonal * redundancy
 
 
-def _standardised(z: Tensor) -> Tensor:
+def _standardized(z: Tensor) -> Tensor:
     return F.batch_norm(z, None, None, training=True)

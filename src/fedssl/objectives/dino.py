@@ -1,8 +1,8 @@
 """DINO (Caron et al. 2021): the student predicts which prototypes a slow teacher assigns to other crops.
 
 The teacher sees two large crops, the student also small ones. Sharp assignments alone would collapse to one
-prototype; subtracting a running mean of the teacher's outputs (centring) prevents this. Each client has its
-own teacher and centre.
+prototype; subtracting a running mean of the teacher's outputs (centering) prevents this. Each client has its
+own teacher and center.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class DINO(Objective):
     )
     prototypes: int = Field(1024, ge=2, le=1 << 20, description="outputs K (paper: 65536)")
     student_temperature: float = Field(0.1, gt=0, description="divides the student's outputs")
-    teacher_temperature: float = Field(0.04, gt=0, description="divides the teacher's centred outputs")
-    center_momentum: float = Field(0.9, ge=0, le=1, description="m of the centre, per batch")
+    teacher_temperature: float = Field(0.04, gt=0, description="divides the teacher's centered outputs")
+    center_momentum: float = Field(0.9, ge=0, le=1, description="m of the center, per batch")
     momentum: float = Field(0.99, ge=0, le=1, description="m of the teacher's moving average, per batch")
 
     @property

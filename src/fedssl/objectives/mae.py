@@ -36,7 +36,7 @@ class MAE(Objective):
     decoder_depth: int = Field(4, ge=1, le=64, description="blocks of the decoder")
     decoder_heads: int = Field(3, ge=1, le=256, description="attention heads of the decoder")
     normalise_pixels: bool = Field(
-        True, description="predict pixels standardised by the mean and deviation of their patch"
+        True, description="predict pixels standardized by the mean and deviation of their patch"
     )
 
     def build(self, encoder: nn.Module, features: int, config: ModelConfig, classes: int = 0) -> Model:
@@ -163,9 +163,9 @@ def take(tokens: Tensor, index: Tensor) -> Tensor:
 
 
 @full_precision
-def reconstruction(drawn: Tensor, pixels: Tensor, normalise: bool) -> Tensor:
-    """Mean squared error, against standardised patches with `normalise` (MAE §3, reconstruction target)."""
-    if normalise:
+def reconstruction(drawn: Tensor, pixels: Tensor, normalize: bool) -> Tensor:
+    """Mean squared error, against standardized patches with `normalize` (MAE §3, reconstruction target)."""
+    if normalize:
         variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)
         pixels = (pixels - mean) / (variance + 1e-6).sqrt()
     return (drawn - pixels).square().mean()

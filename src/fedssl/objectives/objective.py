@@ -51,7 +51,7 @@ class Objective(Choice):
     def loss(
         self, model: Model, views: Sequence[Tensor], labels: Tensor | None, rng: torch.Generator
     ) -> Tensor:
-        """Compute the scalar to minimise.
+        """Compute the scalar to minimize.
 
         Args:
             model: the model that `build` returned, with the method's parts.

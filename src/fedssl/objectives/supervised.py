@@ -29,7 +29,7 @@ class Supervised(Objective):
         if classes < 2:
             raise ConfigError(
                 f"objective.name=supervised needs labels of at least 2 classes, but the data have {classes}; "
-                "choose a labelled data set, or another objective"
+                "choose a labeled data set, or another objective"
             )
         return Model(encoder=Part(encoder), classifier=Part(nn.Linear(features, classes)))
 

@@ -54,6 +54,6 @@ def _missing_deviation(z: Tensor) -> Tensor:
 
 def _covariance(z: Tensor) -> Tensor:
     """Σ_{i≠j} Cov(z)²_ij / d."""
-    centred = z - z.mean(dim=0)
-    covariance = centred.T @ centred / (len(z) - 1)
+    centered = z - z.mean(dim=0)
+    covariance = centered.T @ centered / (len(z) - 1)
     return (covariance.square().sum() - covariance.diagonal().square().sum()) / z.shape[1]

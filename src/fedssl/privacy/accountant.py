@@ -1,6 +1,6 @@
 """How much privacy a run has spent: ε for a given δ, by `dp-accounting` (privacy loss distributions).
 
-The guarantee is for neighbours that differ by one whole contribution, added or removed: a
+The guarantee is for neighbors that differ by one whole contribution, added or removed: a
 client with all its images.
 """
 

@@ -73,7 +73,7 @@ class Canaries:
             client: the number of the canary among all clients.
             received: the tensors that it was sent.
             trained: the same tensors after training.
-            statistics: names of normalisation statistics; they stay as received.
+            statistics: names of normalization statistics; they stay as received.
             clip: the largest norm of an update, which a canary makes full use of; None: as long as the
                 update of the client whose images it uses.
         """

@@ -255,7 +255,7 @@ def check_training(config: Config) -> None:
 
 
 def check_model(config: Config, model: nn.Module) -> None:
-    """Raise a ConfigError if normalisation makes images depend on each other."""
+    """Raise a ConfigError if normalization makes images depend on each other."""
     if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise ConfigError(
             f"model.encoder={config.model.encoder} with objective.name={config.objective.name} has BatchNorm "

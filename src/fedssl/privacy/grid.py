@@ -21,7 +21,7 @@ class Grid:
     """A fixed-point representation of bounded numbers.
 
     Attributes:
-        step: distance of two neighbouring numbers, a power of two.
+        step: distance of two neighboring numbers, a power of two.
         bound: largest absolute value that may be encoded.
         bits: bits of an integer, 32 or 64.
     """

@@ -20,7 +20,7 @@ class Layout:
 
     Attributes:
         shapes: shape of every floating tensor, by name, in the order of the vector.
-        statistics: names of the normalisation statistics among them.
+        statistics: names of the normalization statistics among them.
     """
 
     shapes: dict[str, torch.Size]

@@ -86,14 +86,14 @@ def units(results: Results) -> str:
     kinds = {results.measure(row, column).kind for row in results.rows for column in results.columns}
     names = {
         "linear": "accuracy of the linear probe, %",
-        "knn": "accuracy of the nearest-neighbour probe, %",
+        "knn": "accuracy of the nearest-neighbor probe, %",
         "classifier": "accuracy of the classifier that was trained with the encoder, %",
         "semi": "accuracy after fine-tuning on few labels, %",
         "transfer": "accuracy of the linear probe on the images that the column names, %",
         "generalization": "accuracy of a linear probe for each style on the global encoder, %",
         "personal": "accuracy of each client's own encoder on its own style, %",
         "local": "accuracy of each client's model on its own class mix of the test split, %",
-        "style": "share of style features whose nearest neighbour is of the same client, %",
+        "style": "share of style features whose nearest neighbor is of the same client, %",
         "detection": "average precision of boxes after fine-tuning a detector, %",
         "segmentation": "average precision of masks after fine-tuning a detector, %",
         "backdoor": "backdoor: share of images with the trigger that are taken for the target's class, % "

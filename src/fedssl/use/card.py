@@ -155,7 +155,7 @@ def _limits(config: Config, trained: Trained, directory: RunDir) -> str:
         "- The accuracies hold for the images named next to them. They may be lower on other images.\n"
         f"- Images stayed with their owners, but weights trained on them can reveal information about "
         f"them; {describe_protection(config, directory)}.\n"
-        "- fedssl does not know the licences of the training images: state them before you publish it."
+        "- fedssl does not know the licenses of the training images: state them before you publish it."
     )
 
 

@@ -23,7 +23,7 @@ from fedssl.evaluation.scores import Scores, score
 from fedssl.evaluation.semi import batches
 from fedssl.models.describe import rebuild
 from fedssl.models.pointwise import replace_narrow_strides
-from fedssl.normalisation import shortest
+from fedssl.normalization import shortest
 from fedssl.rng import derive, torch_rng
 from fedssl.use.classifier import on_top, save_classifier
 from fedssl.use.trained import Trained, load_trained

@@ -56,7 +56,7 @@ def duplicates(found: Embedded, threshold: float = 0.99) -> list[Pair]:
 
 
 def outliers(found: Embedded, count: int = 20, neighbours: int = 5) -> list[Hit]:
-    """Return the images that are least similar to their nearest neighbours, by mean cosine."""
+    """Return the images that are least similar to their nearest neighbors, by mean cosine."""
     if len(found) < 2:
         raise DataError("outliers need at least two images")
     unit = F.normalize(found.vectors, dim=1)

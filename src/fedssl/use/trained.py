@@ -20,7 +20,7 @@ from fedssl.rundir import RunDir
 from fedssl.tensorfile import load_tensors
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """A network that normalizes its inputs, pixels in [0, 1]."""
 
     mean: Tensor
@@ -41,7 +41,7 @@ class Normalised(nn.Module):
 class Trained:
     """An encoder (or a classifier on top of one) in evaluation mode."""
 
-    network: Normalised
+    network: Normalized
     description: dict[str, Any]  # encoder.json
     device: torch.device
 
@@ -88,6 +88,6 @@ def load_trained(path: str | Path, device: str = "auto") -> Trained:
 
 def ready(network: nn.Module, description: dict[str, Any], device: str = "auto") -> Trained:
     given, place = description["input"], find_device(device)
-    wrapped = Normalised(network, given["mean"], given["std"]).eval().requires_grad_(False)
+    wrapped = Normalized(network, given["mean"], given["std"]).eval().requires_grad_(False)
     wrapped = wrapped.to(place).to(memory_format=torch.channels_last)
     return Trained(wrapped, description, place)

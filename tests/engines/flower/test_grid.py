@@ -611,7 +611,7 @@ def test_a_site_without_images_says_so_at_both_ends_and_the_others_go_on(tmp_pat
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
-def test_a_server_with_labelled_images_of_its_own_probes(tmp_path, method):
+def test_a_server_with_labeled_images_of_its_own_probes(tmp_path, method):
     own = {"data.name": "digits", "data.limit": 60, "probe.every": 1, "probe.protocol": "linear"}
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=2, method=method, **own)
     run_with(FakeGrid(site_nodes(tmp_path, load(BASE))), config, tmp_path / "grid")

@@ -20,9 +20,9 @@ def test_separate_clusters_are_separate_in_two_dimensions() -> None:
     seen = StyleFeatures(noise + 40 * torch.eye(8)[clients], clients, None, ())
     flat = embed(seen)
     assert np.array_equal(flat, embed(seen))
-    centres = np.stack([flat[clients.numpy() == client].mean(axis=0) for client in range(3)])
-    own = np.linalg.norm(flat - centres[clients.numpy()], axis=1)
-    others = np.linalg.norm(flat[:, None] - centres, axis=2)
+    centers = np.stack([flat[clients.numpy() == client].mean(axis=0) for client in range(3)])
+    own = np.linalg.norm(flat - centers[clients.numpy()], axis=1)
+    others = np.linalg.norm(flat[:, None] - centers, axis=2)
     assert (others.argmin(axis=1) == clients.numpy()).all()
     assert own.max() < others[:, :].max()
 

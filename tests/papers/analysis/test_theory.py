@@ -84,7 +84,7 @@ def separable(samples, d, classes):
 # --- features -------------------------------------------------------------------------------------
 
 
-def test_ssl_features_minimise_the_objective():
+def test_ssl_features_minimize_the_objective():
     """Eckart–Young: what is left of ‖X − wᵀw‖² are the discarded eigenvalues; and the gradient is 0."""
     a = np.random.default_rng(0).standard_normal((30, 12))
     moments = a.T @ a / 30

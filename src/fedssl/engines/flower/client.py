@@ -85,7 +85,7 @@ def _describe_measurement(outcome: Outcome) -> str:
         name: value for name, value in outcome.upload.values.items() if name.endswith((".accuracy", "knn"))
     }
     if not found:
-        return "measured the statistics of normalisation layers on own images"
+        return "measured the statistics of normalization layers on own images"
     shown = ", ".join(f"{name.removesuffix('.accuracy')} {value:.1%}" for name, value in found.items())
     return f"probes on {outcome.upload.values['tested']:.0f} own images: {shown}"
 

@@ -113,7 +113,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
 
 
 def server_side(config: Config, sites: Sequence[str], progress: Progress | None) -> Federation:
-    """A federation without the clients' images; the server's own labelled images are for probes."""
+    """A federation without the clients' images; the server's own labeled images are for probes."""
     import numpy as np
     import torch
 

@@ -52,7 +52,7 @@ class Adversarial(Objective):
         raise TypeError(f"{type(self).__name__} does not define latent_size")
 
     def generate(self, model: Model, latents: Latents) -> Tensor:
-        """Generate images, normalised like those that the discriminators see."""
+        """Generate images, normalized like those that the discriminators see."""
         raise TypeError(f"{type(self).__name__} does not define generate")
 
     def classes(self, model: Model) -> int:

@@ -13,7 +13,7 @@ from fedssl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Canvas:
-    """The shape of the images, and the normalised values of black and white (data.mean, data.std)."""
+    """The shape of the images, and the normalized values of black and white (data.mean, data.std)."""
 
     side: int
     channels: int
@@ -31,12 +31,12 @@ class Canvas:
             )
         return Canvas(size[0], channels, (0 - mean) / std, (1 - mean) / std)
 
-    def normalise(self, drawn: Tensor) -> Tensor:
-        """Map values in [−1, 1] to the scale of normalised images."""
+    def normalize(self, drawn: Tensor) -> Tensor:
+        """Map values in [−1, 1] to the scale of normalized images."""
         half = (self.white - self.black) / 2
         return drawn * half + (self.black + half)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """Convert normalised images [B, C, H, W] to uint8 [B, H, W, C] on the CPU."""
+        """Convert normalized images [B, C, H, W] to uint8 [B, H, W, C] on the CPU."""
         unit = (images.detach().float() - self.black) / (self.white - self.black)
         return unit.mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu()

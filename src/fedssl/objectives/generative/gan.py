@@ -31,7 +31,7 @@ class GAN(ImageModel, Adversarial):
     | encoder, critic, projector | shared: φ^c, the rest of D^c, and g^c |
     | style_encoder, style_critic, style_projector | private: the same for D^s |
     | generator | shared: G^c |
-    | vectorizer, modulation | private: G^s, and the conditional batch normalisation that applies it |
+    | vectorizer, modulation | private: G^s, and the conditional batch normalization that applies it |
     """
 
     instance_noise: float = Field(
@@ -78,7 +78,7 @@ class ConditionalGAN(GAN):
 
     label_maps: Literal["private", "shared", "none"] = Field(
         "shared",
-        description="where the label's half of conditional batch normalisation is kept: shared, as in the "
+        description="where the label's half of conditional batch normalization is kept: shared, as in the "
         "authors' code, or private (§4.1); none: the style conditions all channels",
     )
     augmented: bool = Field(False, description="concatenate a label embedding with z^c (§4.2)")
@@ -99,7 +99,7 @@ class ConditionalGAN(GAN):
         if classes < 2:
             raise ConfigError(
                 f"objective.name={self.name} needs labels of at least 2 classes, but the data have "
-                f"{classes}; choose a labelled data set, or objective.name=gan"
+                f"{classes}; choose a labeled data set, or objective.name=gan"
             )
         if self.label_maps == "none" and not self.augmented:
             raise ConfigError(
@@ -160,5 +160,5 @@ class ConditionalGAN(GAN):
 
 
 def _plain_norm(layer: int, x: Tensor) -> Tensor:
-    """Batch normalisation with gain 1, bias 0 and the statistics of this batch."""
+    """Batch normalization with gain 1, bias 0 and the statistics of this batch."""
     return F.batch_norm(x, None, None, training=True)

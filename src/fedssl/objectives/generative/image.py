@@ -82,15 +82,15 @@ class ImageModel(Objective):
         return self.latent
 
     def generate(self, model: Model, latents: Latents, rng: torch.Generator | None = None) -> Tensor:
-        """Generate images, normalised like those that encoders see; with `rng`, with training noise."""
+        """Generate images, normalized like those that encoders see; with `rng`, with training noise."""
         style = model.part("vectorizer")(latents.style)
         by_label = model.part("label_modulation")(latents.labels) if self.conditions_on_labels else []
         modulation = cast(Modulation, model.part("modulation"))
-        normalise = conditional_norm(modulation.norms, modulation(style), by_label)
-        drawn = model.part("generator")(latents.content, normalise, latents.labels, rng)
+        normalize = conditional_norm(modulation.norms, modulation(style), by_label)
+        drawn = model.part("generator")(latents.content, normalize, latents.labels, rng)
         if model.has("lens"):
             drawn = model.part("lens")(drawn, style)
-        return canvas_of(model).normalise(drawn)
+        return canvas_of(model).normalize(drawn)
 
     def _trunk(self, canvas: Canvas, features: int) -> tuple[Trunk, dict[str, Any]]:
         kwargs = {

@@ -1,4 +1,4 @@
-"""Layers of the GANs: spectrally normalised for discriminators, equalised for the style map."""
+"""Layers of the GANs: spectrally normalized for discriminators, equalized for the style map."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Spectral(nn.Module):
     def _add_vector(self) -> None:
         self.register_buffer("u", F.normalize(torch.randn(self.weight.shape[0]), dim=0))
 
-    def normalised_weight(self) -> Tensor:
+    def normalized_weight(self) -> Tensor:
         matrix = self.weight.flatten(1)
         with torch.no_grad():
             left = self.u
@@ -46,7 +46,7 @@ class SpectralConv(nn.Conv2d, _Spectral):
         self._add_vector()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.normalised_weight(), self.bias, padding=self.padding)
+        return F.conv2d(x, self.normalized_weight(), self.bias, padding=self.padding)
 
 
 class SpectralLinear(nn.Linear, _Spectral):
@@ -58,7 +58,7 @@ class SpectralLinear(nn.Linear, _Spectral):
         self._add_vector()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.normalised_weight(), self.bias)
+        return F.linear(x, self.normalized_weight(), self.bias)
 
 
 class SpectralEmbedding(nn.Embedding, _Spectral):
@@ -70,7 +70,7 @@ class SpectralEmbedding(nn.Embedding, _Spectral):
         self._add_vector()
 
     def forward(self, labels: Tensor) -> Tensor:
-        return F.embedding(labels, self.normalised_weight())
+        return F.embedding(labels, self.normalized_weight())
 
 
 class EqualLinear(nn.Module):

@@ -1,4 +1,4 @@
-"""Adversarial losses, and paired latents for the regulariser."""
+"""Adversarial losses, and paired latents for the regularizer."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ doubles it. With `patch` above 1, blocks of patch × patch pixels are folded int
 times faster at little loss of quality.
 
 Where the paper gives no details, the networks follow the authors' code: LeakyReLU and average pooling in
-discriminators, noise before every normalisation of the generator, Xavier initialisation, and a projector
-with spectral and batch normalisation.
+discriminators, noise before every normalization of the generator, Xavier initialization, and a projector
+with spectral and batch normalization.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MIN_CHANNELS = 8
 STYLE_LAYERS = 8
 LEAK = 0.01  # negative slope of the discriminators' LeakyReLU
 
-# Normalises a feature map, given the index of the generator's layer.
-Normalise = Callable[[int, Tensor], Tensor]
+# Normalizes a feature map, given the index of the generator's layer.
+Normalize = Callable[[int, Tensor], Tensor]
 
 
 def sides(side: int, most: int) -> list[int]:
@@ -81,7 +81,7 @@ class Down(nn.Module):
 
 
 class Trunk(nn.Module):
-    """The features φ(x) of a discriminator: spectrally normalised residual blocks, averaged over pixels."""
+    """The features φ(x) of a discriminator: spectrally normalized residual blocks, averaged over pixels."""
 
     canvas: Canvas  # of the model's generator; set on the content encoder only
     conv: type[SpectralConv | Convolution] = SpectralConv
@@ -146,7 +146,7 @@ class Critic(nn.Module):
 def build_projector(features: int, config: ModelConfig) -> nn.Module:
     """Build the projector for the Barlow Twins terms: one hidden layer with ReLU, or none.
 
-    Linear layers are spectrally normalised, and each is followed by batch normalisation.
+    Linear layers are spectrally normalized, and each is followed by batch normalization.
     """
     hidden, outputs = config.projector_hidden, config.projector_out
     layers: list[nn.Module] = []
@@ -165,7 +165,7 @@ def build_projector(features: int, config: ModelConfig) -> nn.Module:
 
 
 class Vectorizer(nn.Module):
-    """The private style map z^s → s: eight equalised linear layers (Karras et al. 2019)."""
+    """The private style map z^s → s: eight equalized linear layers (Karras et al. 2019)."""
 
     def __init__(self, latent: int) -> None:
         super().__init__()
@@ -187,20 +187,20 @@ class Up(nn.Module):
         self.conv1, self.conv2 = Convolution(inputs, outputs, 3), Convolution(outputs, outputs, 3)
         self.shortcut = nn.Identity() if inputs == outputs else Convolution(inputs, outputs, 1)
 
-    def forward(self, x: Tensor, normalise: Normalise) -> Tensor:
-        y = F.relu(normalise(self.layer, x))
+    def forward(self, x: Tensor, normalize: Normalize) -> Tensor:
+        y = F.relu(normalize(self.layer, x))
         y = self.conv1(F.interpolate(y, scale_factor=2))
-        y = self.conv2(F.relu(normalise(self.layer + 1, y)))
+        y = self.conv2(F.relu(normalize(self.layer + 1, y)))
         out: Tensor = y + F.interpolate(self.shortcut(x), scale_factor=2)
         return out
 
 
 class Generator(nn.Module):
-    """The shared content generator: a ResNet whose normalisation is passed to `forward` with the style.
+    """The shared content generator: a ResNet whose normalization is passed to `forward` with the style.
 
     With `classes`, the content latent is concatenated with a label embedding of the same length (§4.2).
     With `noise`, one Gaussian number per pixel with this standard deviation is added to all channels before
-    every normalisation during training, scaled by a learned factor per channel.
+    every normalization during training, scaled by a learned factor per channel.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Generator(nn.Module):
         nn.init.xavier_uniform_(self.linear.weight)
         self.blocks = nn.ModuleList(Up(a, b, 2 * i) for i, (a, b) in enumerate(pairwise(wide)))
         self.pixels = Convolution(wide[-1], channels * patch**2, 3)
-        # Channels of each normalisation: two in every block, and one before the last convolution.
+        # Channels of each normalization: two in every block, and one before the last convolution.
         self.norm_widths = [width for pair in pairwise(wide) for width in pair] + [wide[-1]]
         self.noise = noise
         self.scales = nn.ParameterList(torch.ones(width, 1, 1) for width in self.norm_widths if noise)
@@ -233,7 +233,7 @@ class Generator(nn.Module):
     def forward(
         self,
         z: Tensor,
-        normalise: Normalise,
+        normalize: Normalize,
         labels: Tensor | None = None,
         rng: torch.Generator | None = None,
     ) -> Tensor:
@@ -241,23 +241,23 @@ class Generator(nn.Module):
         if self.labels is not None and labels is not None:
             z = torch.cat((z, self.labels(labels)), dim=1)
         if self.noise and rng is not None:
-            normalise = self._with_noise(normalise, rng)
+            normalize = self._with_noise(normalize, rng)
         x = self.linear(z).view(len(z), self.base, self.base, self.features).permute(0, 3, 1, 2)
         for block in self.blocks:
-            x = block(x, normalise)
-        x = self.pixels(F.relu(normalise(len(self.norm_widths) - 1, x)))
+            x = block(x, normalize)
+        x = self.pixels(F.relu(normalize(len(self.norm_widths) - 1, x)))
         return torch.tanh(F.pixel_shuffle(x, self.patch) if self.patch > 1 else x)
 
-    def _with_noise(self, normalise: Normalise, rng: torch.Generator) -> Normalise:
+    def _with_noise(self, normalize: Normalize, rng: torch.Generator) -> Normalize:
         def noisy(layer: int, x: Tensor) -> Tensor:
             drawn = torch.randn(len(x), 1, *x.shape[2:], generator=rng).to(x)
-            return normalise(layer, torch.addcmul(x, self.scales[layer], drawn, value=self.noise))
+            return normalize(layer, torch.addcmul(x, self.scales[layer], drawn, value=self.noise))
 
         return noisy
 
 
 class Modulation(nn.Module):
-    """The private part of conditional batch normalisation: statistics, and maps from style to gain and bias.
+    """The private part of conditional batch normalization: statistics, and maps from style to gain and bias.
 
     In a conditional generator, the second half of the channels is conditioned on the label (appendix B).
     """
@@ -299,14 +299,14 @@ def _by_layer(values: Tensor, wide: list[int]) -> list[Tensor]:
     return [part.view(len(values), 2, width) for part, width in zip(parts, wide, strict=True)]
 
 
-def conditional_norm(norms: nn.ModuleList, by_style: list[Tensor], by_label: list[Tensor]) -> Normalise:
-    """Batch normalisation followed by the gain and bias from the style (and the label)."""
+def conditional_norm(norms: nn.ModuleList, by_style: list[Tensor], by_label: list[Tensor]) -> Normalize:
+    """Batch normalization followed by the gain and bias from the style (and the label)."""
 
-    def normalise(layer: int, x: Tensor) -> Tensor:
+    def normalize(layer: int, x: Tensor) -> Tensor:
         affine = by_style[layer]
         if by_label:
             affine = torch.cat((affine, by_label[layer]), dim=2)
         gain, bias = affine[..., None, None].unbind(1)
         return torch.addcmul(bias, norms[layer](x), 1 + gain)
 
-    return normalise
+    return normalize

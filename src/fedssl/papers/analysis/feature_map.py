@@ -87,7 +87,7 @@ def joint(features: Sequence[Points], seed: int) -> tuple[Points, str]:
 
 
 def save_picture(file: str | Path, seen: FeatureMap) -> None:
-    """Draw one panel per model on the same axes, colored by class, with the other models in grey."""
+    """Draw one panel per model on the same axes, colored by class, with the other models in gray."""
     from matplotlib.figure import Figure
 
     plot = Figure(figsize=(3.4 * len(seen.models), 3.9), layout="constrained")
@@ -97,8 +97,8 @@ def save_picture(file: str | Path, seen: FeatureMap) -> None:
         axes.scatter(*seen.points.reshape(-1, 2).T, s=3, color="0.9", linewidths=0)
         for kind in kinds:
             label = seen.classes[kind] if kind < len(seen.classes) else str(kind)
-            colour = PALETTE[kind % len(PALETTE)]
-            axes.scatter(*points[seen.labels == kind].T, s=6, color=colour, label=label, linewidths=0)
+            color = PALETTE[kind % len(PALETTE)]
+            axes.scatter(*points[seen.labels == kind].T, s=6, color=color, label=label, linewidths=0)
         axes.set(title=name, xticks=[], yticks=[])
     if 1 < len(kinds) <= len(PALETTE):
         handles, labels = panels[0].get_legend_handles_labels()

@@ -48,11 +48,11 @@ class Landscape:
 
 def plane_through(points: Numbers) -> Plane:
     """Return the two principal directions of `points − last point`."""
-    centred = points - points[-1]
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = points - points[-1]
+    _, sizes, directions = np.linalg.svd(centered, full_matrices=False)
     axes = directions[:2]
     total = float((sizes**2).sum())
-    return Plane(centred @ axes.T, axes, float((sizes[:2] ** 2).sum()) / total if total else 1.0)
+    return Plane(centered @ axes.T, axes, float((sizes[:2] ** 2).sum()) / total if total else 1.0)
 
 
 def landscape(run: str | Path, grid: int = 15, images: int = 512) -> Landscape:

@@ -24,8 +24,8 @@ def embed(seen: StyleFeatures, seed: int = 0) -> NDArray[np.float32]:
     from sklearn.manifold import TSNE
 
     features = seen.features.double().numpy()
-    neighbours = min(30.0, (len(features) - 1) / 3)  # t-SNE needs a perplexity below the number of features
-    flat = TSNE(perplexity=neighbours, init="pca", random_state=seed, n_jobs=1).fit_transform(features)
+    neighbors = min(30.0, (len(features) - 1) / 3)  # t-SNE needs a perplexity below the number of features
+    flat = TSNE(perplexity=neighbors, init="pca", random_state=seed, n_jobs=1).fit_transform(features)
     return np.asarray(flat, dtype=np.float32)
 
 
@@ -68,10 +68,10 @@ def _scatter(axes: Any, flat: NDArray[np.float32], groups: NDArray[np.int64], na
     from matplotlib import colormaps
 
     present = np.unique(groups)
-    colours = colormaps["tab10" if len(present) <= 10 else "nipy_spectral"]
+    colors = colormaps["tab10" if len(present) <= 10 else "nipy_spectral"]
     for place, group in enumerate(present):
         own = groups == group
-        shade = colours(place if len(present) <= 10 else place / len(present))
+        shade = colors(place if len(present) <= 10 else place / len(present))
         axes.scatter(*flat[own].T, s=6, color=shade, label=names[group], linewidths=0)
     if len(present) <= 12:
         axes.legend(fontsize=7, markerscale=2, loc="best")

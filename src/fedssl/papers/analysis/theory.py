@@ -156,7 +156,7 @@ def table(studies: Sequence[Study]) -> str:
 
 # --- plotting ---------------------------------------------------------------------------------------
 
-COLOURS = {"local SSL": "#44aa99", "global SSL": "#117733", "local SL": "#cc6677"}
+COLORS = {"local SSL": "#44aa99", "global SSL": "#117733", "local SL": "#cc6677"}
 
 
 def save_picture(path: str | os.PathLike[str], studies: Sequence[Study]) -> None:
@@ -172,8 +172,8 @@ def save_picture(path: str | os.PathLike[str], studies: Sequence[Study]) -> None
     places = np.arange(largest.sources)
     for source, panel in enumerate(axes[:-1]):
         heights = (largest.local_ssl[source], largest.global_ssl, largest.local_sl[source])
-        for offset, (name, values) in enumerate(zip(COLOURS, heights, strict=True)):
-            panel.bar(places + 0.27 * (offset - 1), values, width=0.25, color=COLOURS[name], label=name)
+        for offset, (name, values) in enumerate(zip(COLORS, heights, strict=True)):
+            panel.bar(places + 0.27 * (offset - 1), values, width=0.25, color=COLORS[name], label=name)
         panel.set_title(f"source {source + 1}", loc="left", fontsize=10)
         panel.set_xticks(places, [f"$e_{place + 1}$" for place in places])
         panel.set_ylim(0, 1.05)
@@ -195,9 +195,9 @@ def _draw_scaling(panel: Any, studies: Sequence[Study]) -> None:
         "local SSL: max 1 − $r_i$, i ≠ k": ([each.ssl_missing for each in studies], "local SSL"),
         "global SSL: max 1 − $r_i$": ([each.global_missing for each in studies], "global SSL"),
     }
-    for label, (values, colour) in lines.items():
-        panel.loglog(d, values, marker="o", markersize=4, color=COLOURS[colour], label=label)
-    panel.loglog(d, d**-0.8, color="grey", linestyle=":", label="$d^{-4/5}$ (Theorem 3.2)")
+    for label, (values, color) in lines.items():
+        panel.loglog(d, values, marker="o", markersize=4, color=COLORS[color], label=label)
+    panel.loglog(d, d**-0.8, color="gray", linestyle=":", label="$d^{-4/5}$ (Theorem 3.2)")
     panel.set_title("gaps as d grows", loc="left", fontsize=10)
     panel.set_xlabel("d")
     panel.set_xticks(d, [f"{each.d}" for each in studies])

@@ -184,11 +184,11 @@ def draw(
     for number, title in enumerate(titles, start=1):
         axes = figure.add_subplot(1, 3, number)
         for client, own in enumerate(points):
-            colour = PALETTE[client % len(PALETTE)]
-            axes.scatter(own[:, 0], own[:, 1], s=4, color=colour)
+            color = PALETTE[client % len(PALETTE)]
+            axes.scatter(own[:, 0], own[:, 1], s=4, color=color)
             if number == 2:
                 ends = torch.stack((own[:, 0].min() - 0.15, own[:, 0].max() + 0.15))
-                axes.plot(ends, experts[client].predict(ends), color=colour, linewidth=1.5)
+                axes.plot(ends, experts[client].predict(ends), color=color, linewidth=1.5)
         low, high = torch.cat(points)[:, 0].aminmax()
         x = torch.linspace(float(low), float(high), 400)
         if number == 1:
@@ -206,8 +206,8 @@ def _points(generators: ClientGenerators) -> tuple[list[Tensor], Tensor]:
     test = generators.run.federation.test
     assert test is not None
     own = [generators.train_images(client, 10**9)[0] for client in range(generators.clients)]
-    return [as_points(generators.normalise(x)).cpu() for x in own], as_points(
-        generators.normalise(test.x)
+    return [as_points(generators.normalize(x)).cpu() for x in own], as_points(
+        generators.normalize(test.x)
     ).cpu()
 
 

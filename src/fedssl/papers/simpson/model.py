@@ -78,7 +78,7 @@ class LinearGAN(Adversarial):
     With `private_weight`, the private term w^s·z^s is added, so that a client can have its own direction.
 
     Discriminators also see points from N(0, I) as fakes, so that their scores are meaningful where a client
-    has no points (the data are standardised).
+    has no points (the data are standardized).
     """
 
     own_encoder: ClassVar[str] = "content encoder"

@@ -1,9 +1,9 @@
-"""Simpson's paradox as a federation (PaDPaF, appendix C.1): points on a plane as images of two grey bars.
+"""Simpson's paradox as a federation (PaDPaF, appendix C.1): points on a plane as images of two gray bars.
 
 Client i of M has x in [M − i, M − i + 1] and y = x + b_i with a bias b_i in [L(i − 1), Li]: each client's
-line rises, while y falls with x over all clients. Both coordinates are standardised. Each is stored as the
+line rises, while y falls with x over all clients. Both coordinates are standardized. Each is stored as the
 mean of a bar of pixels, black for −RANGE and white for RANGE; data.mean=0.5 and data.std=0.2 recover the
-standardised number. A client is a domain, so partition.scheme=domain assigns the points to their clients.
+standardized number. A client is a domain, so partition.scheme=domain assigns the points to their clients.
 Every seed draws its own points.
 """
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 CLIENTS, POINTS, WEIGHT = 8, 50, 1.0
 SPREADS = {"simpson": 4.0, "simpson-cluttered": 2.0}  # L
-RANGE = 2.5  # standard deviations from grey to black, and to white
+RANGE = 2.5  # standard deviations from gray to black, and to white
 PIXELS = 16  # per bar; their mean has 16 times the levels of one pixel
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Points of all clients, standardised by the training points.
+    """Points of all clients, standardized by the training points.
 
     Attributes:
         train: training points [N, 2].
@@ -77,7 +77,7 @@ def simpson_cluttered(
 
 
 def bars(points: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Convert standardised points [N, 2] to images [N, 2, PIXELS, 1]."""
+    """Convert standardized points [N, 2] to images [N, 2, PIXELS, 1]."""
     total = ((points / RANGE + 1) * 127.5 * PIXELS).round().clip(0, 255 * PIXELS).astype(np.int64)
     whole, rest = np.divmod(total[..., None], PIXELS)
     return (whole + (np.arange(PIXELS) < rest)).astype(np.uint8)[..., None]

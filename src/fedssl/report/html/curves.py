@@ -50,10 +50,10 @@ MEANINGS = {
     "angle": Meaning("angle δ", about="cosine between a client's model and the global one"),
     "layer_angle": Meaning("angle δ by layer", about="cosine of layers, mean over layers"),
     "angle_weights": Meaning("angle δ of weights", about="of convolutions and linear layers: mean of layers"),
-    "angle_gamma": Meaning("angle δ of γ", about="of normalisation layers' scales: mean of layers"),
-    "angle_beta": Meaning("angle δ of β", about="of biases and normalisation layers' shifts: mean"),
+    "angle_gamma": Meaning("angle δ of γ", about="of normalization layers' scales: mean of layers"),
+    "angle_beta": Meaning("angle δ of β", about="of biases and normalization layers' shifts: mean"),
     "norm_weights": Meaning("norm of weights", about="of the global convolutions and linear layers, mean"),
-    "norm_gamma": Meaning("norm of γ", about="of the global normalisation layers' scales, mean over layers"),
+    "norm_gamma": Meaning("norm of γ", about="of the global normalization layers' scales, mean over layers"),
     "norm_beta": Meaning("norm of β", about="of the global biases and shifts, mean over layers"),
     "alignment": Meaning("alignment", about="cosine of a client's features with those of its cluster"),
     "generator_ratio": Meaning(

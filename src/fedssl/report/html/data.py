@@ -15,7 +15,7 @@ from fedssl.report.html import clients, compare, pictures, words
 from fedssl.report.html.curves import curves, tidy
 from fedssl.report.html.files import RunFiles, read
 
-# The part of a run that needs images: a feature map and nearest neighbours, or `{"why_not": …}`.
+# The part of a run that needs images: a feature map and nearest neighbors, or `{"why_not": …}`.
 Images = Callable[[Path], dict[str, Any]]
 
 FAST = "Skipped: the report was made with --fast."
@@ -114,9 +114,9 @@ def headline(run: RunFiles, central: RunFiles | None = None) -> dict[str, Any] |
     whose = "" if probe["model"] == "global" else f", encoder: {probe['model']}"
     names = {
         "linear": "a linear probe",
-        "knn": "a nearest-neighbour probe",
+        "knn": "a nearest-neighbor probe",
         "linear at sites": f"a linear probe of each site{words.spread_over_sites(probe)}",
-        "knn at sites": f"a nearest-neighbour probe of each site{words.spread_over_sites(probe)}",
+        "knn at sites": f"a nearest-neighbor probe of each site{words.spread_over_sites(probe)}",
     }
     by = names.get(probe["protocol"], f"the probe {probe['protocol']}")
     return {

@@ -1,4 +1,4 @@
-"""The parts of a report that need the images: a map of features, and nearest neighbours."""
+"""The parts of a report that need the images: a map of features, and nearest neighbors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Projection = Literal["tsne", "umap", "pca"]
 Indices = NDArray[np.int64]
 
 MAP = 1000  # number of images on the map
-GALLERY = 2000  # images among which neighbours are searched; the first of them are those on the map
+GALLERY = 2000  # images among which neighbors are searched; the first of them are those on the map
 MEMORY = 1 << 27  # bytes of pixels; with large images, fewer are used
 STRIPS = 8
-NEIGHBOURS = 8
+NEIGHBORS = 8
 COMPONENTS = 30
 ON_MAP, IN_STRIP = 24, 64  # sides of thumbnails
 
@@ -49,7 +49,7 @@ def silent(done: int, total: int, what: str) -> None:
 
 
 def look(path: Path, projection: Projection, progress: Progress = silent) -> dict[str, Any]:
-    """Return the feature map and nearest neighbours of a run, or the reason why they are missing."""
+    """Return the feature map and nearest neighbors of a run, or the reason why they are missing."""
     try:
         directory = RunDir.open(path)
         if not directory.config().engine.sees_clients:
@@ -82,13 +82,13 @@ def _look(directory: RunDir, projection: Projection, progress: Progress) -> dict
     known = features(images)
     progress(2, 4, "feature map")
     xy = project(known[:MAP], projection, run.trained.seed)
-    progress(3, 4, "nearest neighbours")
+    progress(3, 4, "nearest neighbors")
     drawn = {
         "whose": encoder.owner,
         "map": _map(images, owners, xy, projection, sum(map(len, run.federation.parts))),
         "strips": _strips(run, images, owners, known, features),
     }
-    progress(4, 4, "nearest neighbours")
+    progress(4, 4, "nearest neighbors")
     return drawn
 
 
@@ -164,7 +164,7 @@ def _map(
 def _strips(
     run: LoadedRun, images: ImageSet, owners: Indices, known: Tensor, features: Callable[[ImageSet], Tensor]
 ) -> list[dict[str, Any]]:
-    """Return a few test images (or client images, without a test split), each with its nearest neighbours."""
+    """Return a few test images (or client images, without a test split), each with its nearest neighbors."""
     test = run.federation.test
     asked = queries(test if test is not None else images, run.trained.seed)
     found = features(test.subset(asked)) if test is not None else known[torch.from_numpy(asked)]
@@ -172,7 +172,7 @@ def _strips(
     similar = F.normalize(found.double(), dim=1) @ F.normalize(known.double(), dim=1).T
     if test is None:
         similar[torch.arange(len(asked)), torch.from_numpy(asked)] = -torch.inf  # exclude the image itself
-    order = similar.argsort(dim=1, descending=True, stable=True)[:, : min(NEIGHBOURS, len(known) - 1)]
+    order = similar.argsort(dim=1, descending=True, stable=True)[:, : min(NEIGHBORS, len(known) - 1)]
     return [
         {
             "query": {"class": _class(shown, int(query)), "uri": _thumbnail(shown, int(query))},

@@ -97,15 +97,15 @@ def _outcome(run: RunFiles) -> str:
         if run.sites:
             return reason + "With probe.at_sites=true, sites that have labels evaluate the encoder."
         return (
-            reason + "Nearest neighbours and the feature map show which images the encoder considers similar."
+            reason + "Nearest neighbors and the feature map show which images the encoder considers similar."
         )
     probe = run.probes[0]
     gain = 100 * (probe["accuracy"] - probe["untrained"])
     asked = {
         "linear": "A linear classifier",
-        "knn": "A nearest-neighbour classifier",
+        "knn": "A nearest-neighbor classifier",
         "linear at sites": "A linear classifier of each site",
-        "knn at sites": "A nearest-neighbour classifier of each site",
+        "knn at sites": "A nearest-neighbor classifier of each site",
     }.get(probe["protocol"], f"The probe {probe['protocol']}")
     compared = (
         f"{abs(gain):.1f} points {'above' if gain > 0 else 'below'}" if round(gain, 1) else "the same as"
@@ -146,8 +146,8 @@ def _cost(run: RunFiles) -> str:
         return ""
     views = sum(line.get("views", 0) for line in run.metrics)
     sent = total_bytes(run)
-    travelled = f"; {in_bytes(sent)} were sent between server and clients" if sent else ""
-    return f"Training took {duration(seconds)}, at {views / seconds:,.0f} views per second{travelled}."
+    traveled = f"; {in_bytes(sent)} were sent between server and clients" if sent else ""
+    return f"Training took {duration(seconds)}, at {views / seconds:,.0f} views per second{traveled}."
 
 
 def warnings(run: RunFiles) -> list[str]:

@@ -1,6 +1,6 @@
 "use strict";
 
-// Elements, numbers as people write them, colours. Text becomes text nodes and never markup.
+// Elements, numbers as people write them, colors. Text becomes text nodes and never markup.
 
 function fill(node, properties, children) {
   for (const [name, value] of Object.entries(properties || {})) {
@@ -67,7 +67,7 @@ function spreadText(cell, unit) {
 }
 
 const PALETTE = 10;
-const colour = (place, number) =>
+const color = (place, number) =>
   number <= PALETTE ? `var(--c${place % PALETTE})` : `hsl(${Math.round((360 * place) / number)} 58% var(--lightness))`;
 const swatch = (paint) => html("span", { class: "swatch", style: `background:${paint}`, "aria-hidden": "true" });
 

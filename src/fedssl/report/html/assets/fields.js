@@ -29,7 +29,7 @@ function partitionChart(partition, by, shares, names) {
         below = top;
       }
     }
-    bars.forEach((d, kind) => { if (d) picture.append(svg("path", { d, style: `fill:${colour(kind, kinds)}` })); });
+    bars.forEach((d, kind) => { if (d) picture.append(svg("path", { d, style: `fill:${color(kind, kinds)}` })); });
     const layer = svg("g", {});
     picture.append(layer);
     const clear = () => layer.replaceChildren();
@@ -46,7 +46,7 @@ function partitionChart(partition, by, shares, names) {
       return {
         x: place.x(client), y: top,
         tip: [html("b", {}, `${clientName(names, client)}: ${grouped(partition.sizes[client], 0)} images`),
-          ...(by ? words.map(([kind, text]) => html("div", {}, swatch(colour(kind, kinds)), text)) : []), ...more],
+          ...(by ? words.map(([kind, text]) => html("div", {}, swatch(color(kind, kinds)), text)) : []), ...more],
         text: `${clientName(names, client)}: ${words.map(([, text]) => text).join(", ")}`,
       };
     }
@@ -141,13 +141,13 @@ function mapChart(map, kind, only) {
   const by = map.kinds[kind];
   const number = map.x.length;
   const kinds = by ? by.names.length : 1;
-  const paint = (point) => (by ? colour(by.of[point], kinds) : "var(--accent)");
+  const paint = (point) => (by ? color(by.of[point], kinds) : "var(--accent)");
   const lit = (point) => only === null || (by && by.of[point] === only);
   const above = Math.min(...map.y); // points fill the width; the picture is as high as they are
   const span = Math.max(...map.y) - above;
   const order = [...Array(number).keys()].sort((a, b) => (by ? by.of[a] - by.of[b] : 0) || map.x[a] - map.x[b]);
   const rank = new Map(order.map((point, place) => [point, place]));
-  const name = `Map of the features of ${number} images${by ? `, coloured by ${kind}` : ""} (${map.how}). Arrow keys go from image to image.`;
+  const name = `Map of the features of ${number} images${by ? `, colored by ${kind}` : ""} (${map.how}). Arrow keys go from image to image.`;
 
   function draw(picture, width, height) {
     const side = Math.min(width, MAP_WIDTH) - 20;

@@ -3,7 +3,7 @@
 
 const state = {
   run: null, hidden: [], lines: "settings", each: false, reference: null, measure: null,
-  probe: null, kind: null, shares: false, colour: null, only: null, orders: {}, all: {}, open: {},
+  probe: null, kind: null, shares: false, color: null, only: null, orders: {}, all: {}, open: {},
 };
 
 const runLabel = (run) => `${run.label} (seed ${run.seed})`;
@@ -52,7 +52,7 @@ function ranking({ groups, measures, table }) {
   found.sort((one, other) => other.cell.mean - one.cell.mean);
   const place = (id) => groups.findIndex((group) => group.id === id);
   const entries = found.slice(0, 12).map(({ group, cell }, at) => [
-    groups[place(group)].name, cell.mean, colour(place(group), groups.length), cell.spread === null ? "" : ` ± ${(100 * cell.spread).toFixed(1)}`, at === 0]);
+    groups[place(group)].name, cell.mean, color(place(group), groups.length), cell.spread === null ? "" : ` ± ${(100 * cell.spread).toFixed(1)}`, at === 0]);
   const before = table.map(({ cells }) => cells[measure.key.replace(".accuracy", ".untrained")]).filter(Boolean);
   if (before.length && measure.key.endsWith(".accuracy")) {
     entries.push(["untrained encoder", before.reduce((sum, { mean }) => sum + mean, 0) / before.length, "var(--line)"]);
@@ -90,7 +90,7 @@ function buildSummary({ summary, runs, comparison }) {
 
 function buildComparison({ groups, measures, table, pairs, differences }, set) {
   const name = Object.fromEntries(groups.map((group) => [group.id, group.name]));
-  const paint = (id) => colour(groups.findIndex((group) => group.id === id), groups.length);
+  const paint = (id) => color(groups.findIndex((group) => group.id === id), groups.length);
   const best = Object.fromEntries(measures.filter((each) => each.tested && groups.length > 1).map(({ key }) => [
     key, Math.max(...table.map(({ cells }) => (cells[key] ? cells[key].mean : -Infinity)))]));
   const rows = table.map(({ group, cells }) => html("tr", {},
@@ -161,7 +161,7 @@ function curvesOfRun(run, set) {
         ...curve, title: curve.label,
         lines: [
           ...clients.map(([client, values], place) => ({
-            name: clientName(run.names, client), paint: colour(place, clients.length), rounds: curve.rounds, values, thin: true,
+            name: clientName(run.names, client), paint: color(place, clients.length), rounds: curve.rounds, values, thin: true,
           })),
           { name: clients.length ? "all" : curve.label, paint: "var(--accent)", rounds: curve.rounds, values: curve.values, low: curve.low, high: curve.high },
         ],
@@ -180,10 +180,10 @@ function curvesOfMany({ runs, comparison }, set) {
     ...curve, title: curve.label,
     lines: byRun
       ? runs.filter((run) => shown(run.group)).flatMap((run) => run.curves.filter(({ key }) => key === curve.key).map((own) => ({
-        name: `${groups[place(run.group)].name}, seed ${run.seed}`, paint: colour(place(run.group), groups.length), rounds: own.rounds, values: own.values,
+        name: `${groups[place(run.group)].name}, seed ${run.seed}`, paint: color(place(run.group), groups.length), rounds: own.rounds, values: own.values,
       })))
       : curve.lines.filter(({ group }) => shown(group)).map((line) => ({
-        name: groups[place(line.group)].name, paint: colour(place(line.group), groups.length), rounds: line.rounds, values: line.values,
+        name: groups[place(line.group)].name, paint: color(place(line.group), groups.length), rounds: line.rounds, values: line.values,
         low: line.values.map((value, at) => (known(value) ? value - (line.spread[at] || 0) : null)),
         high: line.values.map((value, at) => (known(value) ? value + (line.spread[at] || 0) : null)),
         notes: line.spread.map((spread, at) => (spread === null ? "" : `± ${written(spread, curve.unit)} (${line.seeds[at]} seeds)`)),
@@ -196,7 +196,7 @@ function curvesOfMany({ runs, comparison }, set) {
   return [
     html("div", { class: "controls" },
       many && segmented("lines", [["settings", "mean of seeds"], ["runs", "every run"]], byRun ? "runs" : "settings", (lines) => set({ lines })),
-      legend("settings", groups.map((group, at) => ({ name: group.name, paint: colour(at, groups.length), on: shown(group.id) })), toggle)),
+      legend("settings", groups.map((group, at) => ({ name: group.name, paint: color(at, groups.length), on: shown(group.id) })), toggle)),
     !byRun && many && html("p", { class: "soft" }, "Bands are the standard deviation over seeds."),
     html("div", { class: "charts" }, keys.filter(({ lines }) => lines.length).map(lineChart)),
   ];
@@ -207,7 +207,7 @@ function curvesOfMany({ runs, comparison }, set) {
 function buildRun({ runs, run }, set) {
   return [
     html("div", { class: "controls" }, picker("run", runs.map((each) => [each.id, runLabel(each)]), run.id,
-      (id) => set({ run: id, probe: null, kind: null, colour: null, only: null }, true))),
+      (id) => set({ run: id, probe: null, kind: null, color: null, only: null }, true))),
     html("p", { class: "soft key" }, run.path), story(run), tiles(run.facts),
   ];
 }
@@ -262,10 +262,10 @@ function buildClients({ partition, clients, site, names }, set) {
   return [
     partition && [
       html("div", { class: "controls" },
-        partition.by.length > 1 && segmented("colour", partition.by.map(({ kind }) => [kind, kind]), by.kind, (kind) => set({ kind })),
+        partition.by.length > 1 && segmented("color", partition.by.map(({ kind }) => [kind, kind]), by.kind, (kind) => set({ kind })),
         by && segmented("bars", [["images", "images"], ["shares", "shares"]], state.shares ? "shares" : "images", (value) => set({ shares: value === "shares" }))),
       html("div", { class: partition.sizes.length <= 12 ? "square" : null }, partitionChart(partition, by, Boolean(by && state.shares), names)),
-      by && legend(`${by.kind} colours`, by.names.map((name, place) => ({ name, paint: colour(place, by.names.length) }))),
+      by && legend(`${by.kind} colors`, by.names.map((name, place) => ({ name, paint: color(place, by.names.length) }))),
       !by && !site && html("p", { class: "soft" }, "Without labels, bars are sizes."),
     ],
     html("h3", {}, "Each client"),
@@ -278,16 +278,16 @@ function buildClients({ partition, clients, site, names }, set) {
 
 function buildMap({ map, whose }, set) {
   const kinds = Object.keys(map.kinds);
-  const kind = kinds.includes(state.colour) ? state.colour : kinds[0];
+  const kind = kinds.includes(state.color) ? state.color : kinds[0];
   const by = map.kinds[kind];
   const present = by ? by.names.map((name, place) => ({ name, place })).filter(({ place }) => by.of.includes(place)) : [];
   return [
     html("p", { class: "soft" }, `Features of ${grouped(map.x.length, 0)} of ${grouped(map.of, 0)} images as the clients see them (encoder: ${whose}); `
       + `${map.how}. Nearby points are similar; large distances mean little.`),
-    kinds.length > 1 && html("div", { class: "controls" }, segmented("coloured by", kinds.map((each) => [each, each]), kind, (value) => set({ colour: value, only: null }))),
+    kinds.length > 1 && html("div", { class: "controls" }, segmented("colored by", kinds.map((each) => [each, each]), kind, (value) => set({ color: value, only: null }))),
     html("div", { class: "square" }, mapChart(map, kind, state.only)),
     by && legend(`show one ${kind} only`, present.map(({ name, place }) => ({
-      name, paint: colour(place, by.names.length), on: state.only === null || state.only === place,
+      name, paint: color(place, by.names.length), on: state.only === null || state.only === place,
     })), (at) => set({ only: state.only === present[at].place ? null : present[at].place })),
   ];
 }
@@ -370,7 +370,7 @@ const SECTIONS = [
     }),
   },
   { id: "map", one: true, title: "Feature map", take: (doc, run) => run.images, build: (value, set) => (value.map ? buildMap(value, set) : note(value.why_not)) },
-  { id: "neighbours", one: true, title: "Nearest neighbours", take: (doc, run) => (run.images.strips ? run.images : null), build: buildStrips },
+  { id: "neighbours", one: true, title: "Nearest neighbors", take: (doc, run) => (run.images.strips ? run.images : null), build: buildStrips },
   { id: "comparison", title: "Comparison", take: (doc) => doc.comparison, build: buildComparison },
   { id: "results", title: "Probes", one: true, take: (doc, run) => (run.probes.length ? { probes: run.probes } : null), build: buildResults },
   {
