@@ -24,16 +24,16 @@ class Change(NamedTuple):
 
 # Maintained by hand: append a change here whenever code alters the bits of a run, and name the affected runs.
 # Stored results of those runs are then shown as stale, and `fedssl reproduce` trains them again.
-_SCALED = "where a rule scales weights, BatchNorm's statistics are recalibrated before probes"
+_SCALED = "BatchNorm statistics are now recalibrated before probes if the rule scales weights"
 _PADPAF = "the networks, label maps and drawn labels of PaDPaF now follow its authors' code"
-_LOSS = "what a loss draws has random numbers of its own, apart from those of views"
+_LOSS = "losses and views now draw from separate random streams"
 CHANGES: Sequence[Change] = (
     Change(2, {"objective.name": "gan"}, _PADPAF),
     Change(2, {"objective.name": "conditional-gan"}, _PADPAF),
     Change(2, {"objective.name": "vae"}, _PADPAF),
-    Change(2, {"data.name": "simpson"}, "every seed has points of its own"),
-    Change(2, {"data.name": "simpson-cluttered"}, "every seed has points of its own"),
-    Change(2, {"partition.scheme": "label-drop"}, "partition.balanced is off unless it is asked for"),
+    Change(2, {"data.name": "simpson"}, "every seed now draws its own points"),
+    Change(2, {"data.name": "simpson-cluttered"}, "every seed now draws its own points"),
+    Change(2, {"partition.scheme": "label-drop"}, "partition.balanced is now off by default"),
     Change(3, {"objective.name": "mae"}, _LOSS),
     Change(3, {"objective.name": "sigreg"}, _LOSS),
     Change(2, {"aggregation.name": "m-dawa"}, _SCALED),
@@ -43,7 +43,7 @@ CHANGES: Sequence[Change] = (
     Change(
         2,
         {"method.name": "fedema", "method.divergence": "reference-code"},
-        "divergence=reference-code leaves out shortcuts, as the authors' code does",
+        "divergence=reference-code now leaves out shortcuts, as the authors' code does",
     ),
 )
 NUMERICS = max((change.version for change in CHANGES), default=1)

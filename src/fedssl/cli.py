@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedsslError as error:
         print(f"fedssl: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt as stop:  # a run says how to continue it
+    except KeyboardInterrupt as stop:  # the message says how to continue a run
         print(f"\nfedssl: {str(stop) or 'stopped'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `fedssl list | head`

@@ -21,7 +21,7 @@ def physical_memory() -> int:
 
 
 def check_regular(file: Path) -> None:
-    """Raise a ValueError for what is no regular file: reading a pipe or a device may never end."""
+    """Raise a ValueError unless it is a regular file: reading a pipe or a device may never end."""
     if not stat.S_ISREG(os.stat(file).st_mode):
         raise ValueError("not a regular file")
 
@@ -42,7 +42,7 @@ def npy_shape(file: BinaryIO, size: int) -> tuple[int, ...]:
         size: bytes from there on.
 
     Raises:
-        ValueError: it is no array of plain values, or its header claims more than there is.
+        ValueError: it is not an array of plain values, or its header claims more data than there are.
     """
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     version = npy.read_magic(file)
@@ -58,7 +58,7 @@ def npy_shape(file: BinaryIO, size: int) -> tuple[int, ...]:
 
 
 def load_npy(file: Path) -> NDArray[Any]:
-    """Load a NumPy array whose header is true."""
+    """Load a NumPy array after checking its header."""
     with open(file, "rb") as opened:
         check_values(npy_shape(opened, os.fstat(opened.fileno()).st_size))
     values: NDArray[Any] = np.load(file, allow_pickle=False)

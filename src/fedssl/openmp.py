@@ -9,7 +9,7 @@ run gets half of its fair share. Two measures recover most of it without changin
   library does so if it has more threads than processors, so additional idle threads are started.
 
 A thread that slept has to get its processor back soon, or all others wait for it. While the machine is busy,
-the process's threads therefore ask Linux (6.12 or newer) for short slices of time: the same share in more
+the process's threads therefore ask Linux (6.12 or newer) for short time slices: the same share in more
 pieces, which may begin as soon as a thread wakes up.
 """
 

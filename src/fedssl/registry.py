@@ -63,7 +63,7 @@ class Registry:
         self._entries[name] = thing
 
     def canonical(self, name: str) -> str:
-        """The registered name, ignoring capitalisation: `FedEMA` is `fedema`."""
+        """The registered name, ignoring case: `FedEMA` is `fedema`."""
         return name.lower() if name not in self._entries and name.lower() in self._entries else name
 
     def check(self, name: str) -> None:

@@ -13,7 +13,7 @@ def change_rounds(directory: RunDir, rounds: int) -> str:
     """Change the last round of a run.
 
     Finished rounds are not changed. A learning rate that depends on the number of rounds follows the new
-    number from here on, so that the run then differs from one that had it from the start.
+    number from here on, so the run differs from one with that number from the start.
 
     Args:
         directory: the run.

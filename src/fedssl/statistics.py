@@ -129,7 +129,7 @@ def _check_claim(
         return Verdict("undecided", 0, failed=claim.failed)
     mean, spread = mean_and_spread(claim.differences)
     interval = t_interval(claim.differences, 1 - level)
-    # Five seeds have no sign pattern rarer than 2 in 32, so that the test cannot agree before there are six.
+    # With five seeds the rarest sign pattern has probability 2/32, so the test cannot agree before six seeds.
     attainable = permutation is not None and 2.0 ** (1 - n) <= ALPHA
     agrees = not attainable or (permutation is not None and permutation <= ALPHA)
     word: Word = "undecided"

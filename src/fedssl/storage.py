@@ -99,7 +99,7 @@ def read_json(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         seal = SEAL.search(text)
         if seal and f"{zlib.crc32((text[: seal.start()] + END).encode()):08x}" != seal[1]:
-            raise ValueError("it does not have its checksum")
+            raise ValueError("its checksum does not match")
         loaded = json.loads(text[: seal.start()] + END if seal else text)
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
@@ -128,7 +128,7 @@ def parse_line(line: str) -> dict[str, Any]:
     match = SUMMED.fullmatch(line.rstrip("\n"))
     text = f"{match[1]}}}" if match else line
     if match and f"{zlib.crc32(text.encode()):08x}" != match[2]:
-        raise ValueError("it does not have its checksum")
+        raise ValueError("its checksum does not match")
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

@@ -59,7 +59,7 @@ def load_tensors(path: Path, checked: bool = False) -> tuple[State, dict[str, An
         tensors: State = load(content)
         text, _, crc = _metadata(content).get("values", "{}").partition("\ncrc ")
         if (checked or crc) and crc != _checksum(tensors, text):
-            raise ValueError("it does not have its checksum" if crc else "it has no checksum")
+            raise ValueError("its checksum does not match" if crc else "it has no checksum")
         values: dict[str, Any] = json.loads(text)
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error

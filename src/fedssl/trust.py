@@ -59,7 +59,7 @@ def admit(kind: str, name: str) -> None:
     module = name.rpartition(":")[0]
     if module.split(".")[0] == "fedssl" and not module.endswith(".py"):
         return
-    if module in sys.modules:  # it is part of the calling program
+    if module in sys.modules:  # the class is part of the calling program
         return
     file = find(module)
     source = _source.get()
@@ -83,7 +83,9 @@ def find(module: str) -> Path | None:
     places: list[str] | None = None
     spec = None
     for part in module.split("."):
-        spec = PathFinder.find_spec(part, places)  # by its last name: a parent need not be imported
+        spec = PathFinder.find_spec(
+            part, places
+        )  # by the last part of its name, without importing the parent
         if spec is None:
             return None
         places = list(spec.submodule_search_locations or ())

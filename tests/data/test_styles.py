@@ -125,7 +125,7 @@ def test_every_client_has_one_style_and_as_many_images_as_the_others(folder: Pat
     [
         ("mnist+nmist", ConfigError, "unknown data set 'nmist': did you mean mnist"),
         ("mnist+mnist", ConfigError, "mnist is given twice"),
-        ("mnist+npz", ConfigError, "npz needs a data.root of its own"),
+        ("mnist+npz", ConfigError, "npz needs its own data.root"),
         ("mnist+three", DataError, "mnist has 2 classes and three 3"),
         ("cats+dogs", DataError, "class 0 is 'cat' in cats and 'dog' in dogs"),
         ("mnist+bare", DataError, "bare has no labels"),

@@ -86,7 +86,7 @@ def test_robust_rules_keep_poisoned_statistics_out_of_a_run(tmp_path: Path) -> N
     ("keys", "problem"),
     [
         ({"method": "centralized"}, "no uploads of clients with one global model"),
-        ({"aggregation": {"name": "fedavg", "client_side": True}}, "uploads are no models"),
+        ({"aggregation": {"name": "fedavg", "client_side": True}}, "uploads are not models"),
         ({"engine": {"name": "gossip"}}, "engine.name=gossip has no simulated clients"),
     ],
 )

@@ -87,7 +87,7 @@ def flip(file: Path, position: int) -> None:
 
 def damage_checkpoint(run: Path) -> str:
     flip(file_of(run / "checkpoints", 3), -100)
-    return "the checkpoint of round 3 cannot be used: .*does not have its checksum; going back to round 2"
+    return "the checkpoint of round 3 cannot be used: .*its checksum does not match; going back to round 2"
 
 
 def remove_memory(run: Path) -> str:
@@ -99,7 +99,7 @@ def damage_metrics(run: Path) -> str:
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     lines[2] = lines[2].replace("0", "1", 1)
     (run / "metrics.jsonl").write_text("".join(lines))
-    return "metrics.jsonl, line 3 is damaged: it does not have its checksum"
+    return "metrics.jsonl, line 3 is damaged: its checksum does not match"
 
 
 def cut_metrics(run: Path) -> str:

@@ -34,7 +34,7 @@ FEW = {"data.limit": 25, "partition": {"scheme": "iid", "clients": 3}, "train.ba
 REFUSED = {
     "fedema": r"set method\.scaler",
     "featarc": r"set method\.clusters=1",
-    "relay": "hands them on from client to client",
+    "relay": "passes them from client to client",
     "padpaf": r"PaDPaF's server takes the unweighted mean",
     "padpaf-shared": r"PaDPaF's server takes the unweighted mean",
     "padpaf-ditto": r"PaDPaF's server takes the unweighted mean",

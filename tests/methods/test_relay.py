@@ -132,10 +132,10 @@ def test_bytes_views_and_clients_are_those_of_fedavg(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"aggregation.client_side": True}, "hands them on from client to client"),
+        ({"aggregation.client_side": True}, "passes them from client to client"),
         ({"participation": {"per_round": 3, "overshoot": 0.5}}, "wait for each other"),
         ({"engine.name": "gossip"}, "needs a server"),
-        ({"privacy.secure": True}, "looks at single uploads"),
+        ({"privacy.secure": True}, "needs individual uploads"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, keys, why):

@@ -38,7 +38,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_number_of_clients_must_be_known() -> None:
     config = load(SMALL, {"partition": {"scheme": "domain"}})
-    with pytest.raises(ConfigError, match="names no number: --clients N"):
+    with pytest.raises(ConfigError, match="does not give a number of clients: add --clients N"):
         plan(config)
     assert plan(config, clients=50).shared == 50
 

@@ -43,15 +43,18 @@ BY_CONFIG = [
     ({**SECURE, "engine.name": "gossip"}, r"has no server that could sum: privacy\.secure=true needs one"),
     ({**DP, "method": "centralized"}, r"has all images in one place: privacy\.mode=client protects clients"),
     ({**SECURE, "method": "centralized"}, r"all images in one place: privacy\.secure=true"),
-    ({**DP, "aggregation": "krum"}, r"name=krum looks at single uploads, which privacy\.mode=client"),
-    ({**SECURE, "aggregation": "median"}, r"name=median looks at single uploads, which privacy\.secure=true"),
-    ({**SECURE, "aggregation": "trimmed-mean"}, r"looks at single uploads.*use fedavg, or l-dawa with"),
-    ({**DP, "aggregation": "l-dawa"}, r"compares single uploads.*set aggregation\.client_side=true"),
-    ({**SECURE, "aggregation": "loss"}, r"compares single uploads.*set aggregation\.client_side=true"),
+    ({**DP, "aggregation": "krum"}, r"name=krum needs individual uploads, which privacy\.mode=client"),
+    (
+        {**SECURE, "aggregation": "median"},
+        r"name=median needs individual uploads, which privacy\.secure=true",
+    ),
+    ({**SECURE, "aggregation": "trimmed-mean"}, r"needs individual uploads.*use fedavg, or l-dawa with"),
+    ({**DP, "aggregation": "l-dawa"}, r"compares individual uploads.*set aggregation\.client_side=true"),
+    ({**SECURE, "aggregation": "loss"}, r"compares individual uploads.*set aggregation\.client_side=true"),
     *(
         (
             {**DP, "aggregation.name": rule, "aggregation.client_side": True},
-            rf"name={rule} weights clients by their images or losses.*every client counts the same",
+            rf"name={rule} weights clients by their images or losses.*all clients have equal weight",
         )
         for rule in ("loss", "euc", "l-dawa-fedavg", "l-dawa-loss")
     ),
@@ -66,7 +69,7 @@ BY_CONFIG = [
         {**DP, "engine.name": "flower", "engine.sites": ["a", "b"], "checkpoint.every": 2},
         r"checkpoint\.every=2: at sites a round.*needs checkpoint\.every=1",
     ),
-    ({**DP, "aggregation": "fedexp"}, r"name=fedexp looks at single uploads, which privacy\.mode=client"),
+    ({**DP, "aggregation": "fedexp"}, r"name=fedexp needs individual uploads, which privacy\.mode=client"),
     ({**DP, "participation.clip": 3.0}, r"participation\.clip compares uploads.*set participation\.clip=0"),
     ({**SECURE, "participation.clip": 3.0}, r"participation\.clip compares.*privacy\.secure=true"),
     (
@@ -106,11 +109,11 @@ def test_what_is_allowed(keys: dict[str, Any]) -> None:
 
 
 BY_MODEL = [
-    ({**DP, "objective": "byol", "method": "fedema"}, r"fedema looks at single uploads.*method\.scaler"),
-    ({**SECURE, "objective": "byol", "method": "fedema"}, r"fedema looks at single.*privacy\.secure=true"),
-    ({**DP, "method": "featarc"}, r"name=featarc looks at single uploads on the server.*fedavg"),
+    ({**DP, "objective": "byol", "method": "fedema"}, r"fedema needs individual uploads.*method\.scaler"),
+    ({**SECURE, "objective": "byol", "method": "fedema"}, r"fedema needs individual.*privacy\.secure=true"),
+    ({**DP, "method": "featarc"}, r"name=featarc needs individual uploads on the server.*fedavg"),
     ({**DP, "method": "standalone"}, r"standalone shares nothing: privacy\.mode=client has nothing to sum"),
-    ({**DP, "privacy.delta": 0.3}, r"delta=0\.3 would allow to publish one of 5 clients whole"),
+    ({**DP, "privacy.delta": 0.3}, r"delta=0\.3 would allow publishing all images of one of 5 clients"),
     ({**DP, "privacy.epsilon": 0.5}, r"does not allow a single round, which spends.*set privacy\.noise="),
     (
         {**DP, **SECURE, "partition.clients": 10, "participation.per_round": 4},
@@ -121,7 +124,7 @@ BY_MODEL = [
         r"bits=32 is too coarse for [\d,]+ numbers of 5 clients: rounding would take .*; use 64",
     ),
     ({**CANARIES, "method": "featarc"}, r"name=featarc has several global models.*privacy\.canaries=0"),
-    ({**CANARIES, "method": "standalone"}, r"name=standalone shares nothing: there is no one model"),
+    ({**CANARIES, "method": "standalone"}, r"name=standalone shares nothing: there is no single model"),
 ]
 
 

@@ -254,7 +254,7 @@ def test_a_key_that_is_gone_makes_it_stale(small: Recipe, training: FakeTraining
     (tmp_path / "cells" / "mine.jsonl").write_text(text)
     results = shown(small, tmp_path, seeds=1)
     assert not results.outcomes
-    assert {stale.why for stale in results.stale.values()} == {"train.bygone is gone"}
+    assert {stale.why for stale in results.stale.values()} == {"train.bygone is removed"}
 
 
 def test_a_change_of_the_numerics_makes_the_runs_it_names_stale(

@@ -1,7 +1,7 @@
 """Rules that are robust to some malicious uploads. They need all uploads of a round in memory.
 
-Memory grows with the clients of a round. BatchNorm's statistics are judged and bounded as well: a mean by
-number of samples would let in through them what is kept out elsewhere.
+Memory grows with the clients of a round. The rules also cover BatchNorm's statistics: averaging these by
+number of samples would let through the attacks that the rules block elsewhere.
 """
 
 from __future__ import annotations

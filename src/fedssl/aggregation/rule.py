@@ -25,7 +25,7 @@ class Rule(Choice):
 
     # Whether the rule changes the norm of weights, so that averaged normalization statistics do not fit.
     scales_weights: ClassVar[bool] = False
-    # Whether the server trains on images of its own in every round, to compare uploads with the result.
+    # Whether the server trains on its own images in every round, to compare uploads with the result.
     needs_root: ClassVar[bool] = False
 
     def start(

@@ -34,8 +34,8 @@ class ServerOptimizer(Options):
         0.0,
         ge=0,
         le=1,
-        description="after the last round the global model becomes the mean of those after this share of the "
-        "rounds, the last ones; 0: it stays as it is",
+        description="share of the rounds, counted from the end, whose global models are averaged into the "
+        "final model; 0: no averaging",
     )
 
     @field_validator("lr", "momentum", "beta1", "beta2", "eps", "decay")

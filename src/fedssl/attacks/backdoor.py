@@ -1,8 +1,8 @@
 """A backdoor without labels: images with a trigger get the features of one reference image.
 
 After BadEncoder (Jia et al. 2022): the attacker trains the encoder so that images with the trigger get the
-features of the reference, and images without it keep those of the clean encoder. Whoever trains a classifier
-on the encoder then sees images with the trigger as the reference's class.
+features of the reference, and images without it keep those of the clean encoder. A classifier trained on the
+encoder then assigns images with the trigger to the reference's class.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Backdoor(Poison):
         return moved(own, known.sent, update)
 
     def _train(self, encoder: torch.nn.Module, client: Client, target_image: Tensor) -> None:
-        """Train the encoder with running statistics, as whoever uses it will; they stay as they are."""
+        """Train the encoder in evaluation mode, as it will be used; its running statistics do not change."""
         clean = copy.deepcopy(encoder).eval()
         training = {module: module.training for module in encoder.modules()}
         encoder.eval()

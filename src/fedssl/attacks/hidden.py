@@ -1,8 +1,8 @@
 """Attacks that stay among the honest updates.
 
 - A little is enough (Baruch et al. 2019): the mean of each coordinate, shifted by a few standard deviations.
-- Min-max (Shejwalkar and Houmansadr 2021, §IV-B): as far along a direction as leaves no honest update further
-  away than the two honest updates that are furthest from each other.
+- Min-max (Shejwalkar and Houmansadr 2021, §IV-B): as far along a direction as possible without being further
+  from any honest update than the two most distant honest updates are from each other.
 """
 
 from __future__ import annotations

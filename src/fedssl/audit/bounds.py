@@ -102,7 +102,7 @@ def epsilon_of_separation(separation: float, delta: float) -> float:
 def epsilon_estimate(inside: Floats, outside: Floats, delta: float, seed: int) -> Interval:
     """ε if scores are normal with the same spread (Andrew et al. 2023), with a bootstrap interval.
 
-    An estimate of the attack's success, not a bound: scores need not be normal.
+    This is an estimate of the attack's success, not a bound, because scores need not be normal.
     """
     rng = np.random.default_rng(seed)
     first = rng.choice(inside, (RESAMPLES, len(inside)))

@@ -153,11 +153,11 @@ def rebuild(client: Client, truth: Batch, observed: Tensor, steps: int, seed: in
     """Views whose gradient has the direction of the observed one.
 
     Args:
-        client: who has received the model.
-        truth: the batch that was trained on; its labels and positions are taken to be known.
+        client: a client that has received the model.
+        truth: the batch that was trained on; its labels and positions are assumed to be known.
         observed: the direction of the gradient.
         steps: of the search.
-        seed: where it begins.
+        seed: of the starting point.
     """
     rng = torch_rng(seed, "audit", "start")
     guess = [
@@ -212,7 +212,7 @@ def correlations(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _mean_image(run: LoadedRun, truth: Batch) -> Tensor:
-    """A guess without the upload: the mean of the test images, or of the training images."""
+    """A baseline without the upload: the mean of the test images, or of the training images."""
     images, data = run.federation.test or run.federation.train, run.trained.data
     x = plain(images.x[:1000], data.mean, data.std)
     return x.mean(0, keepdim=True).to(truth.views[0])

@@ -2,7 +2,8 @@
 
 An encoder gives views of a training image more similar features than views of other images (Liu et al. 2021).
 The attacker makes views of an image, compares their features under the trained and under the untrained
-encoder, and asks how much likelier these numbers are for a member. It knows half of the answers.
+encoder, and asks how much likelier these numbers are for a member. It knows the
+membership of half the images.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ def similarities(encoder: nn.Module, views: list[Tensor]) -> Floats:
 def likelihood_ratios(members: Floats, others: Floats) -> tuple[Floats, Floats]:
     """How much likelier each image's numbers are for a member, with normal distributions.
 
-    The distributions are fitted to one half of both groups, and the other half is scored; then the halves
-    change places.
+    The distributions are fitted to one half of both groups, and the other half is scored; then the halves are
+    swapped.
     """
     scores = np.zeros(len(members)), np.zeros(len(others))
     for half in (0, 1):

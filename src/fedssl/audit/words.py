@@ -113,7 +113,7 @@ def _seen_by_server(config: Config) -> str:
         return "In this run the server sees sums."
     if privacy.by_client:
         return (
-            "In this run the server sees bounded updates without noise, and everybody else means with noise."
+            "In this run the server sees bounded updates without noise, and others only see means with noise."
         )
     if privacy.by_example:
         return "In this run clients add noise in every step, so that the server sees noisy models."

@@ -53,7 +53,7 @@ def describe(topic: str = ALL, words: Iterable[str] = ()) -> str:
 
     Args:
         topic: a section, a key without a section, or "all".
-        words: the rest of the command line: what it says of classes of the user's own is described, too.
+        words: the rest of the command line; keys of the user's own classes in it are described, too.
     """
     known = sections()
     if topic != ALL and topic not in known:

@@ -101,5 +101,5 @@ def _kept(rows: Rows, names: Mapping[str, str], file: Path) -> tuple[list[int], 
     for what in ("site", "label"):
         empty = sum(not rows[names[what]][row] for row in kept) if what in names else 0
         if empty:
-            notes.append(f"{empty} rows have no {what}; they form a {what} of their own")
+            notes.append(f"{empty} rows have no {what}; they form a separate {what}")
     return kept, notes

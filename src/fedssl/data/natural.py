@@ -49,7 +49,7 @@ FEMNIST_CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrs
 def omniglot(config: DataConfig, progress: Progress | None = None) -> Splits:
     """Omniglot by drawer: `images_background/ALPHABET/CHARACTER/NUMBER_DRAWER.png` (Lake et al. 2015).
 
-    Every alphabet has 20 drawers. The last four are the test split, whom no client contains.
+    Every alphabet has 20 drawers. The last four are the test split and belong to no client.
     """
     root = _folder(config, "the folder with images_background")
     places = [root / name for name in ("images_background", "images_evaluation") if (root / name).is_dir()]

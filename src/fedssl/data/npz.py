@@ -53,7 +53,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet
 
 
 def _with_all_domains(train: ImageSet, test: ImageSet) -> tuple[ImageSet, ImageSet]:
-    """Give both splits one list of domains; test images may be of people or places that no client knows."""
+    """Give both splits one list of domains; test images may be from people or places without a client."""
     names = tuple(dict.fromkeys((*train.domains, *test.domains)))
     if test.domains and test.domain is not None:
         place = torch.tensor([names.index(name) for name in test.domains])

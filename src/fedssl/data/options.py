@@ -71,7 +71,7 @@ class DataConfig(Options):
     @field_validator("name")
     @classmethod
     def _may_be_loaded(cls, name: str) -> str:
-        """Ignore capitalisation; a user's function has to be trusted."""
+        """Ignore case; a user's function has to be trusted."""
         if ":" in name:
             DATASETS.check(name)
             return name

@@ -47,7 +47,7 @@ class FeatureClusters(DirichletBounded):
     @field_validator("features")
     @classmethod
     def _whole_path(cls, value: str) -> str:
-        """A run is found again from another working directory."""
+        """Make a run's path absolute, so that it does not depend on the working directory."""
         return str(Path(value).resolve()) if Path(value).is_dir() else value
 
     def extract_features(self, images: ImageSet) -> Features:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedssl.data.options import DataConfig
     from fedssl.progress import Progress
 
-ROOTED = ("npz", "folder", "huggingface")  # these need a data.root of their own
+ROOTED = ("npz", "folder", "huggingface")  # these need their own data.root
 
 
 def load(config: DataConfig, progress: Progress | None = None, seed: int = 0) -> tuple[ImageSet, ImageSet]:
@@ -60,7 +60,7 @@ def load(config: DataConfig, progress: Progress | None = None, seed: int = 0) ->
 def _checked(names: list[str], config: DataConfig) -> list[str]:
     for name in names:
         if name in ROOTED:
-            raise ConfigError(f"data.name={config.name}: {name} needs a data.root of its own")
+            raise ConfigError(f"data.name={config.name}: {name} needs its own data.root")
         if names.count(name) > 1:
             raise ConfigError(f"data.name={config.name}: {name} is given twice")
         if _file(name, config) is None and name not in DATASETS:

@@ -101,7 +101,7 @@ def celeba_people(config: DataConfig, progress: Progress | None = None) -> tuple
         names = [Path(split.source.name(row)).name for row in split.rows.tolist()]
         missing = [name for name in names if name not in person]
         if missing:
-            raise DataError(f"{file} says nothing about {missing[0]}, nor about {len(missing) - 1} others")
+            raise DataError(f"{file} has no entry for {missing[0]} and {len(missing) - 1} others")
         y = torch.tensor([place[person[name]] for name in names])
         return replace(split, y=y, classes=tuple(map(str, numbers)), name="celeba-people")
 
@@ -116,7 +116,7 @@ def _attributes(file: Path, pictures: list[str]) -> Tensor | None:
     rows = {name: values for name, *values in map(str.split, file.read_text().splitlines()[2:])}
     missing = [name for name in pictures if name not in rows]
     if missing:
-        raise DataError(f"{file} says nothing about {missing[0]}, nor about {len(missing) - 1} others")
+        raise DataError(f"{file} has no entry for {missing[0]} and {len(missing) - 1} others")
     return torch.tensor([[value == "1" for value in rows[name]] for name in pictures])
 
 
@@ -145,7 +145,7 @@ def _open(kind: str, config: DataConfig, files: str, **split: Any) -> Any:
     except Exception as error:  # networks, servers, archives and disks fail in many ways
         reason = " ".join(str(error).split())
         raise DataError(
-            f"{config.name} is not whole in {root} and cannot be downloaded ({reason}): put {files} there, "
+            f"{config.name} is incomplete in {root} and cannot be downloaded ({reason}): put {files} there, "
             "or give your own copy with data.name=npz or data.name=folder and data.root"
         ) from error
 

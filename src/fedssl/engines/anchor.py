@@ -17,7 +17,7 @@ from fedssl.state import ClientMemory, ServerState
 
 
 class Anchor:
-    """Trains a client of its own, at the server, on the root set.
+    """Trains an additional client, at the server, on the root set.
 
     Args:
         runner: the runner of the server's process, whose model it uses between clients.
@@ -38,7 +38,7 @@ class Anchor:
         self.client = federation.clients  # the number after those of the clients
         sizes = np.zeros(self.client + 1, dtype=np.int64)
         sizes[-1] = len(images)
-        own = {  # the server never fails, and does not have to protect its own images
+        own = {  # the server does not simulate failures, and does not have to protect its own images
             "participation": config.participation.model_copy(update={"failure_rate": 0.0, "timeout": 0.0}),
             "privacy": config.privacy.model_copy(update={"mode": "none"}),
         }

@@ -36,9 +36,9 @@ def check_attack(config: Config) -> None:
     sums = getattr(config.aggregation, "client_side", False)
     for possible, why in (
         (config.engine.name == "local", f"engine.name={config.engine.name} has no simulated clients"),
-        (not config.privacy.on, "the section privacy hides single uploads, which attacks are made of"),
+        (not config.privacy.on, "the section privacy hides individual uploads, which attacks need"),
         (one_model, f"method.name={method.name} has no uploads of clients with one global model"),
-        (not sums, "with aggregation.client_side=true uploads are no models"),
+        (not sums, "with aggregation.client_side=true uploads are not models"),
     ):
         if not possible:
             raise ConfigError(f"attack.name={config.attack.name}: {why}")
@@ -55,7 +55,7 @@ class Attacked:
     """Runs all clients honestly, then forges the uploads of the attackers.
 
     Args:
-        clients: who trains.
+        clients: the clients to train.
         runner: has a model that attackers may use.
         attackers: numbers of the clients that attack.
     """
@@ -119,7 +119,7 @@ class Attacked:
 
 
 def _copy(outcome: Outcome) -> Outcome:
-    """Whoever trains the next client may reuse the tensors of the last one."""
+    """Training the next client may reuse the tensors of the previous one."""
     upload = outcome.upload
     if upload is not None:
         state = {name: value.clone() for name, value in upload.state.items()}

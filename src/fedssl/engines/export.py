@@ -20,7 +20,7 @@ def write_encoder(
     Args:
         directory: the run's folder.
         config: of the run.
-        encoder: the network before training, which knows its description.
+        encoder: the network before training, with its description.
         trained: the network with its trained weights.
         images: what it was trained on.
         owner: whose it is, such as `global` or `client 3`.

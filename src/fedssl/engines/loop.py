@@ -168,7 +168,7 @@ class RoundLoop:
         )
 
     def _collect(self, tasks: Sequence[Task], report: RoundReport, sent: WireTraffic) -> None:
-        """Collect masked uploads (secure aggregation); clients that are lost in the process have failed."""
+        """Collect masked uploads (secure aggregation); clients that drop out have failed."""
 
         def ask(stage: str, questions: Mapping[int, bytes]) -> Iterator[Answer]:
             sent.down += sum(map(len, questions.values()))

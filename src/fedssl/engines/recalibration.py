@@ -80,7 +80,7 @@ def measure(encoder: nn.Module, batches: Iterable[Tensor], by_batch: bool) -> St
     """Measure mean and variance of the inputs of each normalization layer with running statistics.
 
     Args:
-        encoder: the encoder; its tensors are as before afterwards.
+        encoder: the encoder; its tensors are restored.
         batches: images [B, C, H, W].
         by_batch: whether layers normalize by the batch, and not by their running statistics.
 
@@ -146,7 +146,7 @@ class Recalibration:
     """Statistics of global models, pooled over the clients.
 
     Args:
-        runner: knows the model, and where its statistics are.
+        runner: has the model and the names of its statistics.
         ask: runs tasks at the clients.
         file: where to store the statistics, if clients are only connected during training.
     """

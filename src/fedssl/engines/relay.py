@@ -38,7 +38,7 @@ def find_routes(
     if sorted(client for route in routes for client in route) != sorted(selected) or not all(routes):
         raise RunError(f"method.name={method.name}: its routes must have every client of a round once")
     if len(routes) < len(selected):
-        tools.check_server_sees_uploads("it hands them on from client to client")
+        tools.check_server_sees_uploads("it passes them from client to client")
         if spares:
             raise ConfigError(
                 "participation.overshoot is for clients that train at the same time; those of "

@@ -19,7 +19,7 @@ class RoundReport:
     absent: dict[int, str] = field(default_factory=dict)  # sites that could not be asked, and why
     seconds: float = 0.0
     hides_loss: bool = False
-    withheld: bool = False  # whether the server knows nothing of single clients (privacy)
+    withheld: bool = False  # whether the server learns nothing about individual clients (privacy)
     summed_views: int = 0  # if clients do not report theirs one by one
     stop: str = ""  # why the run has to end with this round
 

@@ -60,11 +60,11 @@ class Workers:
             self._hand_out(waiting, written)
             while yielded < len(tasks):
                 waiting.extendleft(self._collect(done))
-                self._hand_out(waiting, written)  # before uploads are read: nobody need wait for that
+                self._hand_out(waiting, written)  # before uploads are read, so that no worker waits for that
                 while yielded in done:
                     yield _outcome(done.pop(yielded))
                     yielded += 1
-        except GeneratorExit:  # enough uploads without the spare ones: they are of no use any more
+        except GeneratorExit:  # enough uploads without the spare ones, which are not needed any more
             while any(worker.task is not None for worker in self.workers):
                 self._collect(done)
             raise

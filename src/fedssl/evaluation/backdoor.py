@@ -17,10 +17,10 @@ from fedssl.evaluation.protocol import Protocol
 
 
 class BackdoorSuccess(Protocol):
-    """Share of test images that a linear probe takes for the attackers' class once they have the trigger.
+    """Share of test images with the trigger that a linear probe assigns to the attackers' class.
 
-    The class is the one that the probe gives the attackers' reference image; images of that class do not
-    count. Also measured of runs without attack, where it says what the trigger does on its own.
+    The class is the one that the probe predicts for the attackers' reference image; images of that class do
+    not count. For runs without attack, it measures the effect of the trigger alone.
     """
 
     def evaluate(self, run: LoadedRun) -> dict[str, Any]:

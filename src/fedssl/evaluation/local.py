@@ -23,7 +23,7 @@ from fedssl.models.tuned import Tuned
 class Local(Protocol):
     """A linear probe of each client's model, tested on test images with the client's class proportions.
 
-    A client's model is its personal or its cluster's one if the method has these, else the global one. Its
+    A client's model is its personal one or its cluster's if the method has these, else the global one. Its
     test images are the largest random sample of the test split (of its domains, if there are any) with the
     class proportions of its training images, with the client's shift. The result is the mean over clients.
     """

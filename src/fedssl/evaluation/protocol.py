@@ -1,4 +1,4 @@
-"""Evaluation protocols: `fedssl eval RUN --protocol NAME`, or a class of yours, `./file.py:Class`."""
+"""Evaluation protocols: `fedssl eval RUN --protocol NAME`, or your own class, `./file.py:Class`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Probes at sites with labels: each trains and tests them on its own images, and sends the accuracies.
 
-The images that a probe is tested on were not used to train the probe. The encoder has seen them without their
-labels, as it has seen all images of the site.
+The images that a probe is tested on were not used to train the probe. The encoder has seen them without
+labels, like all images of the site.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from fedssl.rng import derive
 
 
 class Reidentify(ContentTransfer):
-    """Accuracy of a classifier of clients, before and after images are redrawn in a reference style.
+    """Accuracy of a classifier of clients, before and after images are re-styled to a reference client.
 
-    `before`: trained and tested on real images. `after`: the same classifier on redrawn test images.
-    `after_adapted`: trained and tested on redrawn images. `kept`: redrawn images that keep their label.
+    `before`: trained and tested on real images. `after`: the same classifier on re-styled test images.
+    `after_adapted`: trained and tested on re-styled images. `kept`: re-styled images that keep their label.
     """
 
-    reference: int = Field(0, ge=0, description="the client in whose style images are redrawn")
+    reference: int = Field(0, ge=0, description="the client whose style images get")
     count: int = Field(500, ge=2, description="training images per client")
     test: int = Field(250, ge=1, description="test images per client")
     fit: int = Field(400, ge=1, description="training steps of each classifier of clients")

@@ -1,6 +1,6 @@
 """Content transfer to another client's style (PaDPaF, Algorithm 2), and anonymization by it.
 
-An image's content features are mapped to a content latent, from which another client's generator draws an
+An image's content features are mapped to a content latent, from which another client's generator renders an
 image in its own style. The maps are trained on generated images.
 """
 
@@ -161,10 +161,10 @@ class ContentTransfer(Use):
 
 
 class Restyle(ContentTransfer):
-    """Redraw test images of one client (or without shift) in the style of another (Figs. 15, 16)."""
+    """Render test images of one client (or without shift) in the style of another (Figs. 15, 16)."""
 
-    source: int = Field(-1, ge=-1, description="the client whose test images are redrawn; −1: no shift")
-    target: int = Field(-1, ge=-1, description="the client in whose style they are redrawn; −1: every client")
+    source: int = Field(-1, ge=-1, description="the client whose test images are re-styled; −1: no shift")
+    target: int = Field(-1, ge=-1, description="the client whose style they get; −1: every client")
     count: int = Field(500, ge=1, description="number of images")
 
     def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
@@ -207,10 +207,10 @@ class Restyle(ContentTransfer):
 
 
 class Anonymize(ContentTransfer):
-    """Redraw every image of a folder in the style of a reference client; only its content is kept."""
+    """Render every image of a folder in the style of a reference client; only its content is kept."""
 
     images: str = Field("", description="the folder of images, searched recursively")
-    reference: int = Field(0, ge=0, description="the client in whose style they are redrawn")
+    reference: int = Field(0, ge=0, description="the client whose style they get")
     to: str = Field("", description="the output folder (default: `anonymized` in the folder for pictures)")
 
     def apply(self, generators: ClientGenerators, folder: Path) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Anonymize(ContentTransfer):
 def transfer(
     generators: ClientGenerators, maps: LatentMaps, client: int, x: Tensor, labels: Tensor | None
 ) -> Tensor:
-    """Redraw images in the style of a client (line 11 of Algorithm 2), with random style latents.
+    """Render images in the style of a client (line 11 of Algorithm 2), with random style latents.
 
     Args:
         generators: the run's generators.
@@ -272,7 +272,7 @@ def transfer(
 def reconstruct(
     generators: ClientGenerators, maps: LatentMaps, client: int, x: Tensor, labels: Tensor | None
 ) -> Tensor:
-    """Redraw images of a client from their own content and style features."""
+    """Render images of a client from their own content and style features."""
     style = maps.style[client](generators.features(client, x, "style").to(generators.device)).cpu()
     return generators.draw(client, Latents(_content(generators, maps, x, labels), style, labels))
 
@@ -302,7 +302,7 @@ def predict_labels(generators: ClientGenerators, x: Tensor) -> Tensor:
 
 
 def _features(generators: ClientGenerators, x: Tensor) -> Tensor:
-    """Content features; the encoder is shared, so any client's serves."""
+    """Content features; the encoder is shared, so any client's can be used."""
     return generators.features(0, x, "content")
 
 

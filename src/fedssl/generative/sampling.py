@@ -172,7 +172,7 @@ class ClientGenerators:
 
     @cached_property
     def untrained(self) -> Model:
-        """What every client began its first round with, in evaluation mode."""
+        """The model that every client began its first round with, in evaluation mode."""
         runner = self.run.models.runner
         model = copy.deepcopy(runner.model)
         restore(model, runner.initial)
@@ -191,7 +191,7 @@ class ClientGenerators:
         """φ^c ("content") or φ^s ("style") of images.
 
         Args:
-            client: whose networks; none: as they were before training.
+            client: whose networks; none: the untrained ones.
             pixels: uint8 images [B, H, W, C].
             kind: content or style.
         """

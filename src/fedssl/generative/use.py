@@ -54,9 +54,9 @@ class Use(Choice):
 
 
 def choose_use(what: str, options: Mapping[str, Any]) -> Use:
-    """The use of this name with its options, or a ConfigError that names the nearest right ones."""
+    """The use of this name with its options, or a ConfigError that suggests similar names."""
     if what not in USES:
-        raise ConfigError(f"no use of the name {what!r}: {did_you_mean(what, USES)}")
+        raise ConfigError(f"unknown use {what!r}: {did_you_mean(what, USES)}")
     use: Use = build(USES.get(what), {"name": what, **options}, what)
     return use
 

@@ -75,8 +75,8 @@ def start_mixed(
 def convolutions(model: Model) -> list[str]:
     """Weights of the encoder's convolutions that the authors' code measures.
 
-    It looks for `conv` in the names of parameters. In a ResNet that leaves the shortcuts out
-    (`downsample.0`). An encoder that names no convolution so is measured by all of them.
+    It looks for `conv` in the names of parameters, which leaves out the shortcuts (`downsample.0`) of a
+    ResNet. An encoder without such names is measured by all its convolutions.
     """
     encoder = model.part("encoder")
     paths = [path for path, module in encoder.named_modules() if isinstance(module, nn.Conv2d)]

@@ -115,7 +115,7 @@ class CountedMean(Aggregate):
 
 
 def moments_of_others(mean: Tensor, own: Tensor, share: float) -> Tensor:
-    """R̄₋ₖ from R̄ = p·R_k + (1 − p)·R̄₋ₖ; all of R̄ if there is nobody else."""
+    """R̄₋ₖ from R̄ = p·R_k + (1 − p)·R̄₋ₖ; R̄ itself if there are no other clients."""
     return mean.clone() if share >= 1 else (mean - share * own) / (1 - share)
 
 

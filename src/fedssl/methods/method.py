@@ -126,7 +126,7 @@ class Method(Choice):
         return ServerState(shared)
 
     def routes(self, clients: Sequence[int], round: int, seed: int) -> list[list[int]]:
-        """Which clients of a round train at the same time: by default all.
+        """Define which clients of a round train at the same time: by default all.
 
         Args:
             clients: ids of the clients of the round, in order.

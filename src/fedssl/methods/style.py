@@ -26,7 +26,7 @@ def sobel(images: Tensor) -> Tensor:
     """Outlines of uint8 images [B, H, W, C] as float32 [B, C, H, W] in [0, 1], equal in every channel.
 
     The magnitude of the two Sobel gradients of the gray image, divided by its maximum over the image. Borders
-    are replicated, so that the border itself is no outline.
+    are replicated, so that the border itself does not count as an outline.
     """
     channels = images.shape[3]
     weights = torch.tensor(LUMA if channels == 3 else (1 / channels,) * channels, device=images.device)

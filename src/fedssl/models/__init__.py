@@ -2,7 +2,7 @@
 
 from fedssl.registry import Registry
 
-# Each entry is a function (config, size, channels) -> Encoder; `timm:NAME` stands beside them.
+# Each entry is a function (config, size, channels) -> Encoder; `timm:NAME` is also accepted.
 ENCODERS = Registry(
     "encoder",
     {

@@ -181,7 +181,7 @@ def _created(kwargs: dict[str, Any], finer: bool, size: tuple[int, int], channel
     with torch.no_grad():
         out = module.eval()(torch.zeros(2, channels, *size))
     if out.ndim != 2:
-        raise ValueError(f"it gives a tensor of shape {tuple(out.shape)}, not one vector an image")
+        raise ValueError(f"it gives a tensor of shape {tuple(out.shape)}, not one vector per image")
     features = int(out.shape[1])
     replace_narrow_strides(module)
     return Encoder(module.train(), features, {**description, "features": features})

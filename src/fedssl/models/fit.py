@@ -13,13 +13,13 @@ from fedssl.errors import ConfigError
 from fedssl.state import State
 
 POSITIONS = "pos_embed"
-# Tensors at the start of a sequence that have positions of their own, in timm's names.
+# Tensors at the start of a sequence that have their own positions, by timm's names.
 PREFIXES = ("cls_token", "dist_token")
 NAMED = 3  # tensors that an error names
 
 
 def fitted(given: State, module: nn.Module) -> tuple[State, list[str]]:
-    """The tensors that `module` needs, taken from `given`; and what had to be changed, in words.
+    """Select the tensors that `module` needs from `given`; also describe what had to be changed.
 
     Names may have a prefix in common (`module.`, `encoder.`). Tensors that the module does not have (a
     classifier) are left out. The first convolution is fitted to other channels and, if it cuts patches, to
@@ -79,7 +79,7 @@ def _converted(named: State, module: nn.Module) -> State:
         return named
     try:
         return dict(convert(dict(named), module))
-    except Exception:  # it is made for checkpoints that it knows, and fails on others in any way
+    except Exception:  # it is made for known checkpoints, and may fail in any way on others
         return named
 
 

@@ -1,10 +1,10 @@
 """The heads on top of an encoder.
 
 All objectives share one shape, that of FedEMA's experiments: Linear-BN-ReLU-Linear (4096 and 2048 wide at the
-papers' scale; `model.projector_*` here). So Barlow Twins has two layers instead of its three, SimSiam
-no BatchNorm at its output, and methods differ in their objective alone. MoCo v1 has its one linear layer,
-and so have all with `model.projector=linear`, as in the code of L-DAWA's authors.
-`model.projector_norm=none` is the projector of FedStyle, without BatchNorm.
+papers' scale; `model.projector_*` here). Objectives therefore differ in their loss only: Barlow Twins has two
+layers instead of three, and SimSiam no BatchNorm at its output. MoCo v1 has one linear layer, as have all
+objectives with `model.projector=linear`, like the code of L-DAWA's authors. `model.projector_norm=none` is
+the projector of FedStyle, without BatchNorm.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fedssl.models.options import ModelConfig
 
 
 def mlp(inputs: int, hidden: int, outputs: int, norm: str = "batch") -> nn.Sequential:
-    """Linear-BN-ReLU-Linear; the first layer has no bias, which BatchNorm would take away again.
+    """Linear-BN-ReLU-Linear; the first layer has no bias, because BatchNorm would remove it.
 
-    With `norm="group"` group normalization, which has a bias of its own, takes BatchNorm's place.
+    With `norm="group"`, group normalization, which has its own bias, takes BatchNorm's place.
     """
     return nn.Sequential(
         nn.Linear(inputs, hidden, bias=False),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 # Layers whose parameters and statistics are "BatchNorm" to the papers: found by type, never by name.
 NORMALIZATION = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-# The files of timm that define nothing else. (To ask for the types themselves would import timm.)
+# The files of timm that define only such layers. (Checking for the types themselves would import timm.)
 TIMM_NORMALIZATION = frozenset(
     f"timm.layers.{file}" for file in ("norm", "norm_act", "evo_norm", "filter_response_norm", "grn")
 )
@@ -24,7 +24,7 @@ def is_normalization(module: nn.Module) -> bool:
 
 
 class Role(Enum):
-    """Where the tensors of a part are kept."""
+    """Where the tensors of a part are stored."""
 
     SHARED = "shared"  # may leave the client
     PRIVATE = "private"  # stays with the client from round to round
@@ -41,7 +41,7 @@ class Part:
 
 
 class Model(nn.Module):
-    """Named parts. Tensor names are module paths: `encoder.stem.conv.weight`."""
+    """A network of named parts. Tensor names are module paths: `encoder.stem.conv.weight`."""
 
     def __init__(self, **parts: Part) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ class ModelConfig(Options):
     @field_validator("encoder")
     @classmethod
     def _may_be_loaded(cls, name: str) -> str:
-        """Ignore capitalisation; a user's function has to be trusted."""
+        """Ignore case; a user's function has to be trusted."""
         if ":" in name and not name.startswith("timm:"):
             ENCODERS.check(name)
         return ENCODERS.canonical(name)

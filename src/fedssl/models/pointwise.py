@@ -9,7 +9,7 @@ FEW = 16  # channels
 
 
 class Pointwise(nn.Conv2d):
-    """A strided 1×1 convolution, as one on every other pixel: the same numbers, and the same state."""
+    """A strided 1×1 convolution, computed on every other pixel: same results, same state."""
 
     def forward(self, input: Tensor) -> Tensor:
         down, across = self.stride
@@ -17,7 +17,7 @@ class Pointwise(nn.Conv2d):
 
 
 def replace_narrow_strides(network: nn.Module) -> None:
-    """Do this before a network is trained.
+    """Replace strided 1×1 convolutions before a network is trained.
 
     With fewer than 16 channels-last channels the gradient of such a convolution is wrong, or the process
     ends: on CPUs with AVX2 at any size, with AVX-512 from maps of 32×32 on (seen with PyTorch 2.15).

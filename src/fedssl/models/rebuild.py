@@ -11,7 +11,7 @@ from torch import nn
 
 
 def rebuild(description: dict[str, Any]) -> nn.Module:
-    """The encoder that `encoder.json` describes, not yet with its weights."""
+    """Build the encoder that `encoder.json` describes, without its weights."""
 
     def named(path: str) -> Any:  # networks of timm, PyTorch and fedssl, and no other code
         module, _, name = path.rpartition(".")

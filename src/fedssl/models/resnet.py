@@ -1,8 +1,8 @@
 """Residual networks for small images, tensor for tensor those of timm (and torchvision).
 
-They are written out here because timm brings torchvision and torch's compiler with it, which take
-longer to import (2.7 s) than torch itself (2.0 s). `encoders.py` describes each one as a
-`timm.models.resnet.ResNet`, into which its weights load and give the same features, bit for bit.
+They are defined here because timm imports torchvision and torch's compiler, which takes longer (2.7 s) than
+importing torch itself (2.0 s). `encoders.py` describes each one as a `timm.models.resnet.ResNet`, which loads
+the weights and gives bit-identical features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Basic(nn.Module):
     """Two 3×3 convolutions and a shortcut (He et al. 2016, Fig. 5 left)."""
 
     expansion = 1
-    inplace = True  # not where every image's own gradient is needed (fedssl.privacy.example)
+    inplace = True  # not if per-image gradients are needed (fedssl.privacy.example)
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 (which carries the stride), 1×1, and a shortcut (Fig. 5 right)."""
+    """1×1, 3×3 (with the stride), 1×1, and a shortcut (Fig. 5 right)."""
 
     expansion = 4
     inplace = True

@@ -1,4 +1,4 @@
-"""An encoder with a part that is trained for the task."""
+"""An encoder with a part that is tuned on the task."""
 
 from __future__ import annotations
 

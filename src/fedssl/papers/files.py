@@ -12,7 +12,7 @@ from fedssl.errors import ConfigError, did_you_mean
 
 
 def folder() -> Path:
-    """In an installed package: fedssl/recipes. In a checkout: recipes/ beside src/."""
+    """In an installed package: fedssl/recipes. In a checkout: recipes/ next to src/."""
     package = Path(__file__).parents[1]
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parents[1] / "recipes"

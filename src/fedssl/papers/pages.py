@@ -1,6 +1,6 @@
 """Generated blocks of the documentation: `python -m fedssl.papers.pages` fills them from the store.
 
-A block stands between `<!-- stored: WHAT -->` and `<!-- end -->`. WHAT is `table RECIPE SCALE`, `scoreboard`,
+A block is between `<!-- stored: WHAT -->` and `<!-- end -->`. WHAT is `table RECIPE SCALE`, `scoreboard`,
 `summary`, or `questions FILE`.
 """
 

@@ -1,4 +1,4 @@
-"""How much privacy a run has spent: ε for a given δ, by `dp-accounting` (privacy loss distributions).
+"""Computes the privacy that a run has spent: ε for a given δ, by `dp-accounting`.
 
 The guarantee is for neighbors that differ by one whole contribution, added or removed: a
 client with all its images.
@@ -17,12 +17,12 @@ from fedssl.extras import require
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-# Where the rounds spent are kept among the numbers of a server or client: "privacy/spent/0.1/1.0" -> 12.
+# Prefix of the spent rounds among the numbers of a server or client: "privacy/spent/0.1/1.0" -> 12.
 SPENT = "privacy/spent/"
-# Grids of the privacy loss; errors are on the safe side. Losses are large where noise is small, and a coarse
-# grid is fine enough for them.
+# Grids of the privacy loss; errors are on the safe side. With little noise, losses are large and a coarse
+# grid is fine enough.
 FINE, COARSE = 1e-4, 1e-3
-TOLERANCE = 2e-3  # relative, of a noise multiplier that is searched for
+TOLERANCE = 2e-3  # relative precision of the search for a noise multiplier
 
 
 @dataclass(frozen=True, order=True)
@@ -40,7 +40,7 @@ class Release:
 
 @dataclass
 class Ledger:
-    """What was released, and how often."""
+    """The releases and their counts."""
 
     releases: dict[Release, int] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Ledger:
         return cls(found)
 
     def values(self) -> dict[str, float]:
-        """The numbers that `read` understands."""
+        """Convert to numbers, which `read` parses."""
         return {f"{SPENT}{each.rate!r}/{each.noise!r}": count for each, count in self.releases.items()}
 
     def after(self, release: Release, count: int = 1) -> Ledger:
@@ -63,7 +63,7 @@ class Ledger:
         return Ledger({**self.releases, release: self.releases.get(release, 0) + count})
 
     def epsilon(self, delta: float) -> float:
-        """ε of everything that was released so far.
+        """ε of all releases so far.
 
         Args:
             delta: δ of the guarantee.
@@ -75,7 +75,7 @@ class Ledger:
 
 
 def epsilon(rate: float, noise: float, count: int, delta: float) -> float:
-    """ε of releases that are all alike."""
+    """ε of identical releases."""
     return Ledger({Release(rate, noise): count}).epsilon(delta)
 
 
@@ -102,7 +102,7 @@ def _nothing(interval: float) -> PrivacyLossDistribution:
 
 @lru_cache(maxsize=16)
 def _loss(release: Release, interval: float) -> PrivacyLossDistribution:
-    """The privacy loss of one release. It takes most of the time, and is the same in every round."""
+    """The privacy loss of one release; cached, because it is slow and the same in every round."""
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
     return from_gaussian_mechanism(
@@ -121,7 +121,7 @@ def noise_for(
         count: number of releases.
         delta: δ of the guarantee.
         low: a noise multiplier that is known to be too small.
-        high: one that is known to be enough, if any is.
+        high: one that is known to be large enough.
 
     Returns:
         A noise multiplier whose ε is at most the budget, and at most 0.2 % more than is needed.
@@ -134,14 +134,14 @@ def noise_for(
             low, high = high, 2 * high
     while high - low > TOLERANCE * high:
         middle = (low + high) / 2
-        # Below a twentieth ε is in the thousands, and takes long to compute.
+        # Below a twentieth, ε is in the thousands and slow to compute.
         within = middle > 0.05 and epsilon(rate, middle, count, delta) <= budget
         low, high = (low, middle) if within else (middle, high)
     return math.ceil(high * 1e4) / 1e4
 
 
 def releases_for(budget: float, rate: float, noise: float, delta: float, most: int = 1_000_000) -> int:
-    """How many releases a budget allows."""
+    """The number of releases that a budget allows."""
     if epsilon(rate, noise, 1, delta) > budget:
         return 0
     low, high = 1, 2

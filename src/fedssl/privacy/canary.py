@@ -1,7 +1,7 @@
 """Canary clients (Andrew et al. 2023): clients with random updates that an audit looks for.
 
-A fair coin decides for each canary whether it takes part at all. How well the final model tells those that
-did from those that did not is a lower bound on ε (`fedssl audit`).
+A fair coin decides for each canary whether it takes part at all. How well the final model separates those
+that did from those that did not gives a lower bound on ε (`fedssl audit`).
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class Canaries:
     def upload(
         self, client: int, received: State, trained: State, statistics: frozenset[str], clip: float | None
     ) -> State:
-        """What a canary sends in place of the model it has trained.
+        """The model that a canary sends instead of the one it has trained.
 
         Args:
             client: the number of the canary among all clients.
             received: the tensors that it was sent.
             trained: the same tensors after training.
             statistics: names of normalization statistics; they stay as received.
-            clip: the largest norm of an update, which a canary makes full use of; None: as long as the
-                update of the client whose images it uses.
+            clip: the largest norm of an update, which the canary's update has; None: the norm of the update
+                of the client whose images it uses.
         """
         layout = canary_layout(received, statistics)
         old = layout.flatten(received)
@@ -95,7 +95,7 @@ def canary_layout(state: State, statistics: frozenset[str]) -> Layout:
 
 @torch.no_grad()
 def cosines(canaries: Canaries, change: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far the change of the model points in each canary's direction."""
+    """The cosine of the model's change with each canary's direction."""
     length = float(np.linalg.norm(change)) or 1.0
     return np.array(
         [canaries.direction(number, len(change)) @ change / length for number in range(canaries.count)]

@@ -1,8 +1,8 @@
 """Example-level differential privacy: a client trains with DP-SGD (Abadi et al. 2016), by Opacus.
 
-In every step each image is drawn with the same probability, the gradient of each is shortened to
-`privacy.clip`, and noise is added to their sum. The guarantee holds for one image of a client, against
-anyone who sees what the client uploads.
+In every step each image is drawn with the same probability, its gradient is clipped to `privacy.clip`, and
+noise is added to the sum of gradients. The guarantee holds for one image of a client, against anyone who sees
+the client's uploads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ExampleTrainer:
 
     Args:
         privacy: the config section.
-        key: where the client's sampling and noise of this round come from, 32 bytes.
+        key: the key of the client's sampling and noise in this round, 32 bytes.
         spent: what the client has spent in earlier rounds.
     """
 
@@ -80,7 +80,7 @@ class ExampleTrainer:
         return Training(0.0, steps, views, values)
 
     def _spend(self, client: Client, release: Release, steps: int) -> dict[str, float]:
-        """Write the round into the client's ledger before it trains; a spent budget ends its part."""
+        """Write the round into the client's ledger before it trains; fails if the budget is spent."""
         budget, delta = self.privacy.epsilon, self.privacy.delta
         after = self.spent.before(client.round).after(release, steps)
         epsilon = after.epsilon(delta)
@@ -129,7 +129,7 @@ class ExampleTrainer:
         return views
 
     def _private(self, trained: list[nn.Parameter], expected: int) -> DPOptimizer:
-        """Opacus clips and sums, the noise comes from the key, and fedssl's own optimizer makes the step."""
+        """Opacus clips and sums gradients, the key gives the noise, and fedssl's optimizer makes the step."""
         noise = Stream(derive_key(self.key, "noise"))
         deviation = self.privacy.noise * self.privacy.clip
         private = _optimizer_class()(
@@ -146,7 +146,7 @@ def _optimizer_class() -> Any:
     from opacus.optimizers import DPOptimizer
 
     class KeyedOptimizer(DPOptimizer):  # type: ignore[misc]
-        """Opacus's, with noise from AES: PyTorch's generator begins from 32 bits, which can be tried out."""
+        """Opacus's, with noise from AES, because a 32-bit seed of PyTorch can be found by search."""
 
         draw: Callable[[int], NDArray[np.float64]]
 
@@ -162,8 +162,8 @@ def _optimizer_class() -> Any:
 def example_trainer(config: Config, folder: Path, client: int, round: int) -> ExampleTrainer:
     """The trainer of one client in one round.
 
-    At a site a round that is repeated after a crash of the server may begin from another global model. With
-    the same noise the difference of both uploads would be free of noise, so there it is new every time.
+    At a site, a round that is repeated after a server crash may start from another global model. With the
+    same noise, the difference of both uploads would contain no noise, so sites draw new noise every time.
     """
     repeats = config.engine.sees_clients or not is_secret(config)
     secret = run_secret(is_secret(config), config.seed, folder.parent / SECRET_FILE)
@@ -173,10 +173,10 @@ def example_trainer(config: Config, folder: Path, client: int, round: int) -> Ex
 
 @contextmanager
 def per_image_gradients(model: Model, trained: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Every backward pass also leaves each image's own gradients, as long as this lasts.
+    """Context manager in which every backward pass also computes per-image gradients.
 
-    Parameters that belong to a module with parts (a table of positions, a mask token) are not trained: the
-    gradients of each image are taken from the inputs and outputs of layers.
+    Parameters that belong to a module with submodules (a table of positions, a mask token) are not trained,
+    because per-image gradients are computed from the inputs and outputs of layers.
 
     Yields:
         The parameters that can be trained.
@@ -209,7 +209,7 @@ def per_image_gradients(model: Model, trained: list[nn.Parameter]) -> Iterator[l
 
 
 def pointwise_gradients(layer: Pointwise, activations: list[Tensor], backprops: Tensor) -> dict[Any, Tensor]:
-    """Each image's gradients of a strided 1×1 convolution, for Opacus, which knows of plain ones only."""
+    """Per-image gradients of a strided 1×1 convolution; Opacus only supports plain convolutions."""
     down, across = layer.stride
     seen = activations[0][:, :, ::down, ::across]
     found: dict[Any, Tensor] = {}
@@ -221,7 +221,7 @@ def pointwise_gradients(layer: Pointwise, activations: list[Tensor], backprops: 
 
 
 def composite_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters that belong directly to a module which also has parts."""
+    """Parameters that belong directly to a module which also has submodules."""
     return [
         parameter
         for module in model.modules()
@@ -241,17 +241,15 @@ def check_training(config: Config) -> None:
         )
     if type(method).train is not Method.train:
         raise ConfigError(
-            f"method.name={method.name} trains in a way of its own (further losses, models or steps), and "
-            "the noise of privacy.mode=example covers the objective alone; use fedavg, fedema, fedbn, fedper "
-            "or fedu, or privacy.mode=client"
+            f"method.name={method.name} does not only minimize the objective (further losses, models or "
+            "steps), and the noise of privacy.mode=example only covers the objective; use fedavg, "
+            "fedema, fedbn, fedper or fedu, or privacy.mode=client"
         )
     if train.clip:
-        raise ConfigError("train.clip shortens mean gradients; with privacy.mode=example set privacy.clip")
+        raise ConfigError("train.clip clips mean gradients; with privacy.mode=example set privacy.clip")
     if train.compile or train.precision == "bf16":
         key = "train.compile=true" if train.compile else "train.precision=bf16"
-        raise ConfigError(
-            f"{key} does not give the gradients of single images, which privacy.mode=example needs"
-        )
+        raise ConfigError(f"{key} does not provide per-image gradients, which privacy.mode=example needs")
 
 
 def check_model(config: Config, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The server's sum of a round: integers in, the next global model out."""
+"""The server's sum of a round: adds integers and returns the next global model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fedssl.state import State, Upload
 if TYPE_CHECKING:
     from fedssl.aggregation.angles import Comparison
 
-FLOOR = 0.01  # of its last value, below which noise does not push a variance
+FLOOR = 0.01  # smallest share of its last value to which noise can reduce a variance
 WORST = 1e-3  # largest error of rounding that is accepted
 
 
 class Guarded(Rule):
-    """A rule whose uploads are added by the fold of the round."""
+    """The rule of a run whose uploads are added as integers."""
 
     _fold: Any = PrivateAttr(None)
 
@@ -46,7 +46,7 @@ def guarded(fold: Fold) -> Guarded:
 
 
 class SumFold(Fold):
-    """What both sums have in common. Counters (integer tensors) stay as they are.
+    """Base class of both sums. Counters (integer tensors) do not change.
 
     Args:
         terms: the terms of the run.
@@ -62,7 +62,7 @@ class SumFold(Fold):
         self.grid = terms.grid(clip)
         numbers = len(terms.number_grids())
         self.total = Parcel.zeros(terms.layout.size, numbers, self.grid.bits)
-        self.missing_noise = 1.0  # part of the variance that the server has to add
+        self.missing_noise = 1.0  # share of the noise's variance that the server has to add
 
     def add(self, upload: Upload) -> None:
         """Add an upload, or record the keys of a client that sends its integers later."""
@@ -76,14 +76,14 @@ class SumFold(Fold):
         self.report[upload.client] = {}
 
     def take(self, summed: Summed) -> None:
-        """Take a sum that was collected securely; the noise of clients that were lost is missing in it."""
+        """Use a sum from secure aggregation, which lacks the noise of clients that dropped out."""
         self.total = summed.parcel
         self.missing_noise = 1 - len(summed.counted) / summed.asked
         self.report = {client: {} for client in summed.counted}
 
     @torch.no_grad()
     def finish(self) -> State:
-        """The new global state: what the rule makes of the mean."""
+        """The new global state, which the rule computes from the mean."""
         return self._typed(self.rule.complete(self.previous, self.terms.layout.statistics, self._finish()))
 
     def _prepared(self) -> State:
@@ -117,11 +117,10 @@ def bounded_parcel(terms: Terms, update: Floats, clip: float) -> Parcel:
 class NoisyFold(SumFold):
     """The mean of bounded updates with Gaussian noise.
 
-    The sum is divided by the number of clients that are expected, not by the number that took part, which
-    ε does not cover.
+    The sum is divided by the expected number of clients, because ε does not cover the actual number.
 
     Args:
-        noise_key: where the server's noise comes from, 32 bytes.
+        noise_key: the key of the server's noise, 32 bytes.
     """
 
     def __init__(self, terms: Terms, previous: State, clip: float, rule: ScaledSum, noise_key: bytes) -> None:
@@ -158,7 +157,7 @@ def noise_in_steps(terms: Terms, clip: float) -> dict[str, float]:
 
 
 class WeightedFold(SumFold):
-    """The rule's own sum, of clients that have scaled their layers themselves.
+    """The rule's own sum, for clients that have scaled their layers.
 
     Attributes:
         means: of the values that clients report, over images.
@@ -180,15 +179,15 @@ class WeightedFold(SumFold):
         change, new = self.grid.decode(self.total.tensors), {}
         for name, part in layout.slices().items():
             if masses[name] <= 0:
-                raise RunError(f"secure aggregation: all clients together have no mass for {name}")
+                raise RunError(f"secure aggregation: the total mass of {name} is zero")
             self.error = max(self.error, len(self.report) * self.grid.error / masses[name])
             old = previous[name].cpu().double()
             new[name] = old + torch.from_numpy(change[part]).reshape(old.shape) / masses[name]
         if self.error > WORST:
             raise RunError(
                 f"secure aggregation: rounding may change a parameter by {self.error:.1g}; set "
-                "privacy.bits=64, a lower privacy.bound, or participation.max_images to the most images "
-                "that a client has"
+                "privacy.bits=64, a lower privacy.bound, or participation.max_images to the largest "
+                "number of images of a client"
             )
         return new
 

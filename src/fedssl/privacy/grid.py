@@ -1,7 +1,7 @@
-"""Numbers as integers: sums are exact in any order, and can be masked.
+"""Converts numbers to integers, whose sums are exact in any order and can be masked.
 
-A number is rounded to the nearest multiple of a step. Integers wrap around at 2^bits, so that a sum is right
-as long as the result itself fits; the step is chosen so that it does.
+A number is rounded to the nearest multiple of a step. Integers wrap around at 2^bits, so a sum is correct if
+its result fits; the step is chosen so that it does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Grid:
 
     @classmethod
     def fit(cls, bound: float, count: int, bits: int, room: float = 0.0) -> Grid:
-        """The finest grid on which `count` numbers of at most `bound`, and `room` more, can be summed."""
+        """The finest grid for sums of `count` numbers of at most `bound`, with `room` for noise."""
         return cls(2.0 ** (math.ceil(math.log2(bound * count + room)) + 1 - bits), bound, bits)
 
     @property
@@ -48,7 +48,7 @@ class Grid:
         """
         largest = float(np.abs(values).max(initial=0.0))
         if not largest <= self.bound:  # also NaN
-            raise ValueError(f"a number of {largest:.3g}, and the bound is {self.bound:g}")
+            raise ValueError(f"a number of {largest:.3g}, but the bound is {self.bound:g}")
         return np.rint(values / self.step).astype(np.int64)
 
     def wrap(self, integers: NDArray[np.int64]) -> Words:

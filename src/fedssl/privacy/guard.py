@@ -29,25 +29,25 @@ EPSILON = "privacy/epsilon"  # the largest that a client has reported, among the
 
 
 class Guard:
-    """A run without privacy settings: everything stays as it is."""
+    """A run without privacy settings: nothing is changed."""
 
-    withholds = False  # whether the server learns nothing about single clients
+    withholds = False  # whether the server learns nothing about individual clients
     hides_loss = False  # whether clients keep their losses, which ε does not cover
 
     def sample(self, number: int) -> list[int] | None:
-        """The clients of a round; None: as many as `participation` says."""
+        """The clients of a round; None: those that `participation` selects."""
         return None
 
     def fewest(self, selected: int, min_clients: int) -> int:
-        """How many uploads a round needs."""
+        """The number of uploads that a round needs."""
         return min_clients
 
     def send(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
-        """A broadcast with what clients need to know."""
+        """The broadcast with the values that clients need."""
         return broadcast
 
     def start(self, server: ServerState, number: int, tools: ServerTools) -> ServerTools:
-        """Begin a round; what its uploads are folded with."""
+        """Begin a round; returns the fold for its uploads."""
         return tools
 
     def expected(self, model: State) -> State | None:
@@ -62,7 +62,7 @@ class Guard:
         return {}
 
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
-        """End a round; returns the next state, numbers for metrics.jsonl, and why the run has to stop."""
+        """End a round; returns the next state, numbers for metrics.jsonl, and the reason to stop the run."""
         return server, {}, ""
 
 
@@ -83,7 +83,7 @@ class ExampleGuard(Guard):
         self.reported.append((upload.values.get("epsilon", math.inf), upload.values.pop("epsilon_next", 0.0)))
 
     def finish(self, server: ServerState) -> tuple[ServerState, dict[str, float], str]:
-        """ε of the client that has spent most; the run ends before the first would exceed the budget."""
+        """ε of the client that has spent most; the run ends before any client would exceed the budget."""
         spent = max([server.values.get(EPSILON, 0.0), *(epsilon for epsilon, _ in self.reported)])
         following = max((each for _, each in self.reported), default=0.0)
         self.reported.clear()
@@ -116,14 +116,14 @@ class SumGuard(Guard):
         self.fold: SumFold | None = None
 
     def sample(self, number: int) -> list[int] | None:
-        """Each client with the same probability, independently of the others: what the accountant assumes."""
+        """Sample each client with the same probability, independently: the accountant assumes this."""
         if not self.terms.privacy.by_client:
             return None
         drawn = Stream(derive_key(self.secret, number, "participation")).uniform(self.terms.clients)
         return [int(client) for client in (drawn <= self.terms.rate).nonzero()[0]]
 
     def fewest(self, selected: int, min_clients: int) -> int:
-        """A round without sampled clients goes on: the number of clients must not show."""
+        """A round with few sampled clients continues, because their number must not be revealed."""
         return min(selected, min_clients) if self.terms.privacy.by_client else min_clients
 
     def send(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
@@ -155,8 +155,8 @@ class SumGuard(Guard):
         fold, privacy = self.fold, self.terms.privacy
         if not privacy.secure or fold is None:
             return {}
-        if privacy.by_client and len(fold.keys) < FEWEST:  # all noise is the server's, then
-            return dict.fromkeys(fold.keys, f"nothing is summed of fewer than {FEWEST} clients")
+        if privacy.by_client and len(fold.keys) < FEWEST:  # the server then adds all the noise
+            return dict.fromkeys(fold.keys, f"fewer than {FEWEST} clients are not summed")
         summed = SecureSum(ask, fold.total, privacy.threshold).collect(fold.keys)
         fold.take(summed)
         return summed.lost

@@ -16,7 +16,7 @@ from fedssl.state import State
 
 @dataclass(frozen=True)
 class Layout:
-    """Which tensors a vector consists of. Counters (integer tensors) are left out.
+    """The tensors that a vector consists of. Counters (integer tensors) are left out.
 
     Attributes:
         shapes: shape of every floating tensor, by name, in the order of the vector.
@@ -37,7 +37,7 @@ class Layout:
         return sum(shape.numel() for shape in self.shapes.values())
 
     def slices(self) -> dict[str, slice]:
-        """Where each tensor is in the vector."""
+        """The position of each tensor in the vector."""
         found, start = {}, 0
         for name, shape in self.shapes.items():
             found[name] = slice(start, start + shape.numel())

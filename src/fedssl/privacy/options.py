@@ -22,7 +22,7 @@ USED_WITH = {
 class PrivacyConfig(Options):
     mode: Literal["none", "client", "example"] = Field(
         "none",
-        description="whose contribution noise hides: nobody's, a whole client's, a single image's",
+        description="what the noise hides: nothing, a whole client, or a single image",
     )
     noise: float = Field(
         0.0, ge=0, description="noise multiplier z: standard deviation of the noise, in units of clip"
@@ -48,7 +48,8 @@ class PrivacyConfig(Options):
         "can remove the noise) or a random secret of this run; auto: secret at sites, else seed",
     )
     secure: bool = Field(
-        False, description="secure aggregation: the server sees sums of masked uploads and no single one"
+        False,
+        description="secure aggregation: the server sees sums of masked uploads, but no individual upload",
     )
     threshold: float = Field(
         0.66,
@@ -62,7 +63,7 @@ class PrivacyConfig(Options):
     bound: float = Field(
         16.0,
         gt=0,
-        description="secure: largest change of a number in a round; a client beyond it is left out",
+        description="secure: largest change of a parameter in a round; clients beyond it are left out",
     )
 
     canaries: int = Field(
@@ -101,5 +102,5 @@ class PrivacyConfig(Options):
 
     @property
     def on(self) -> bool:
-        """Whether anything stands between an upload and the aggregate."""
+        """Whether uploads are changed before they are aggregated."""
         return self.secure or self.by_client

@@ -1,4 +1,4 @@
-"""What a budget needs and what noise gives, before anything runs."""
+"""Computes ε for a noise level, or the noise for a budget, before a run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BUDGETS = (1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class Releases:
-    """What a run releases.
+    """The releases of a run.
 
     Attributes:
         rate: probability that a contribution takes part in a release.
         each: releases of a round.
         shared: contributions of a release, on average: noise on their mean is smaller by this factor.
-        words: the same in words.
+        words: a description of the releases.
     """
 
     rate: float
@@ -36,11 +36,11 @@ class Releases:
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers that a person chooses between.
+    """Tables of ε and noise to choose from.
 
     Attributes:
-        heading: what the numbers are about.
-        columns: names of the columns; the first is of the row's own value.
+        heading: the description of the run.
+        columns: names of the columns; the first column has the rows' noise multipliers.
         rows: a noise multiplier, then ε by column.
         needed: the noise multiplier by budget, for the rounds of the config.
         shared: contributions that share the noise of a mean.
@@ -57,7 +57,7 @@ def plan(config: Config, clients: int = 0, images: int = 0) -> Plan:
     """ε by noise, and noise by budget.
 
     Args:
-        config: `rounds`, `participation`, `train` and `privacy` of it count.
+        config: its `rounds`, `participation`, `train` and `privacy` are used.
         clients: number of clients; 0: that of the partition.
         images: of the client with the fewest, whose ε is largest; only `privacy.mode=example` needs it.
 
@@ -109,7 +109,9 @@ def _count(config: Config) -> int:
     sites = getattr(config.engine, "sites", ())
     found = len(sites) or getattr(config.partition, "clients", 0)
     if not found:
-        raise ConfigError(f"partition.scheme={config.partition.scheme} names no number: --clients N")
+        raise ConfigError(
+            f"partition.scheme={config.partition.scheme} does not give a number of clients: add --clients N"
+        )
     return int(found) + config.privacy.canaries
 
 
@@ -125,7 +127,7 @@ def _budgets(config: Config) -> list[float]:
 def _between(
     known: Sequence[tuple[float, float]], budget: float, rate: float, count: int, delta: float
 ) -> float:
-    """The noise of a budget, searched for between values that are known already."""
+    """Find the noise of a budget, starting from values that are known already."""
     low = max((noise for noise, spent in known if spent > budget), default=0.0)
     high = min((noise for noise, spent in known if spent <= budget), default=0.0)
     return noise_for(budget, rate, count, delta, low, high or None)

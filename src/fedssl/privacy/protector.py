@@ -1,4 +1,4 @@
-"""A client's side of a run's privacy settings: what it sends in place of its upload."""
+"""A client's side of a run's privacy settings: converts its upload into what it sends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET_FILE = "privacy-secret"
 
 
 class Protector:
-    """Turns uploads into what may leave a client.
+    """Converts uploads into what may leave a client.
 
     Args:
         config: the run's config.
@@ -49,18 +49,18 @@ class Protector:
     def protect(
         self, upload: Upload, previous: State, round: int, values: Mapping[str, float], views: int
     ) -> Upload:
-        """What a client sends.
+        """Convert the upload of a client into what it sends.
 
         Args:
-            upload: what it would send.
+            upload: the upload without privacy settings.
             previous: the model that it received, without what stays on the client.
             round: the round.
             values: the numbers of the broadcast.
             views: views that it has trained on.
 
         Returns:
-            A bounded difference, or two public keys if the integers are to follow masked; without the
-            values that depend on its images.
+            A bounded difference, or two public keys if masked integers follow; without the values that depend
+            on the client's images.
 
         Raises:
             ValueError: if the update is not finite or has a number beyond `privacy.bound`.
@@ -107,10 +107,10 @@ class Protector:
         return {KEYS: torch.frombuffer(bytearray(keys), dtype=torch.uint8)}
 
     def _noise_key(self, client: int, round: int) -> bytes:
-        """Where this client's share of the noise comes from.
+        """The key of this client's share of the noise.
 
-        At a site a round that is repeated after a crash of the server may have another global model. With the
-        same noise the difference of both uploads would be free of noise, so there it is new every time.
+        At a site, a round that is repeated after a server crash may start from another global model. With the
+        same noise, the difference of both uploads would contain no noise, so sites draw new noise every time.
         """
         if is_secret(self.config) and not self.config.engine.sees_clients:
             return derive_key(self._secret(), os.urandom(16).hex())

@@ -1,7 +1,7 @@
-"""Which settings cannot be combined, and what to set instead.
+"""Checks which settings cannot be combined; errors say what to set instead.
 
-A guarantee holds for what it was computed for. Whatever would tell the server more, or needs to see a single
-upload, is refused before the run begins.
+A guarantee only holds for what it was computed for. Settings that would tell the server more, or that need
+individual uploads, are refused before the run begins.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from fedssl.config import Config
     from fedssl.methods.method import Aggregate
 
-# Alternatives to methods whose server sees single uploads.
+# Alternatives to methods whose server needs individual uploads.
 INSTEAD = {
     "fedema": "; with a fixed method.scaler, or method.divergence=reference-code, it does not",
     "featarc": "; method.name=fedavg has one global model",
 }
-BOUNDED = (LDawa, MDawa)  # rules with a cosine as factor, in which all clients count the same
+BOUNDED = (LDawa, MDawa)  # rules with a cosine as factor, in which all clients have equal weight
 
 
 def check_config(config: Config) -> None:
-    """Raise a ConfigError for settings that cannot be combined, as far as the config alone shows."""
+    """Raise a ConfigError for settings that cannot be combined, as far as the config alone can tell."""
     privacy = config.privacy
     if privacy.mode != "none":
         require_accountant(f"privacy.mode={privacy.mode}")
@@ -62,7 +62,7 @@ def check_config(config: Config) -> None:
 
 
 def _setting(config: Config) -> str:
-    """The key that does not go together with another one."""
+    """The privacy setting that conflicts with another one."""
     return "privacy.mode=client" if config.privacy.by_client else "privacy.secure=true"
 
 
@@ -109,20 +109,20 @@ def _check_rule(config: Config) -> None:
     rule, name = config.aggregation, config.aggregation.name
     if not isinstance(rule, ScaledSum) or type(rule).start is not ScaledSum.start:
         raise ConfigError(
-            f"aggregation.name={name} looks at single uploads, which {_setting(config)} does not show to "
+            f"aggregation.name={name} needs individual uploads, which {_setting(config)} hides from "
             "the server; use fedavg, or l-dawa with aggregation.client_side=true"
         )
     if not isinstance(rule, FedAvg) and not rule.client_side:
         raise ConfigError(
-            f"aggregation.name={name} compares single uploads with the global model, which "
-            f"{_setting(config)} does not show to the server; set aggregation.client_side=true"
+            f"aggregation.name={name} compares individual uploads with the global model, which "
+            f"{_setting(config)} hides from the server; set aggregation.client_side=true"
         )
     _check_statistics(config, rule)
     equal = isinstance(rule, FedAvg) and type(rule).known is FedAvg.known
     if config.privacy.by_client and not (equal or isinstance(rule, BOUNDED)):
         raise ConfigError(
             f"aggregation.name={name} weights clients by their images or losses, which are not covered by "
-            "privacy.mode=client: every client counts the same; use fedavg, or l-dawa or m-dawa with "
+            "privacy.mode=client: all clients have equal weight; use fedavg, or l-dawa or m-dawa with "
             "aggregation.client_side=true"
         )
 
@@ -130,7 +130,7 @@ def _check_rule(config: Config) -> None:
 def _check_limits(config: Config) -> None:
     if config.participation.clip:
         raise ConfigError(
-            f"participation.clip compares uploads with each other, which {_setting(config)} does not show to "
+            f"participation.clip compares uploads with each other, which {_setting(config)} hides from "
             "the server: set participation.clip=0"
         )
 
@@ -202,7 +202,7 @@ def check_terms(config: Config, terms: Terms, aggregate: Aggregate, clusters: bo
 
 
 def check_canaries(config: Config, shares: bool, clusters: bool) -> None:
-    """Raise a ConfigError where there is no global model that canaries could show in.
+    """Raise a ConfigError if there is no global model to look for canaries in.
 
     Args:
         config: the run's config.
@@ -212,7 +212,7 @@ def check_canaries(config: Config, shares: bool, clusters: bool) -> None:
     if not shares or clusters:
         why = "has several global models" if clusters else "shares nothing"
         raise ConfigError(
-            f"method.name={config.method.name} {why}: there is no one model to look for canaries in; set "
+            f"method.name={config.method.name} {why}: there is no single model to look for canaries in; set "
             "privacy.canaries=0"
         )
 
@@ -225,16 +225,16 @@ def _check_method(config: Config, terms: Terms, aggregate: Aggregate, clusters: 
         raise ConfigError(f"method.name={method.name} shares nothing: {_setting(config)} has nothing to sum")
     if clusters or type(aggregate) is not Plain or method.relays:
         raise ConfigError(
-            f"method.name={method.name} looks at single uploads on the server, which {_setting(config)} "
-            f"does not show{INSTEAD.get(str(method.name), '')}"
+            f"method.name={method.name} needs individual uploads on the server, which {_setting(config)} "
+            f"hides{INSTEAD.get(str(method.name), '')}"
         )
 
 
 def _check_delta(terms: Terms) -> None:
     if terms.privacy.delta * terms.clients >= 1:
         raise ConfigError(
-            f"privacy.delta={terms.privacy.delta:g} would allow to publish one of {terms.clients} clients "
-            f"whole: set it well below {1 / terms.clients:.1g}"
+            f"privacy.delta={terms.privacy.delta:g} would allow publishing all images of one of "
+            f"{terms.clients} clients: set it well below {1 / terms.clients:.1g}"
         )
 
 
@@ -250,7 +250,7 @@ def _check_budget(terms: Terms, rounds: int) -> None:
 
 
 def _check_grid(terms: Terms) -> None:
-    """Rounding must take only a small part of the clipping norm."""
+    """Raise a ConfigError if rounding takes more than a small part of the clipping norm."""
     clip = terms.privacy.clip
     lost = slack(terms.grid(clip).step, terms.layout.size) / clip
     if lost > 0.01:
@@ -261,13 +261,13 @@ def _check_grid(terms: Terms) -> None:
 
 
 def _check_small_rounds(terms: Terms, rounds: int) -> None:
-    """Rounds in which nothing is summed reveal that they were small: their probability counts against δ."""
+    """Raise a ConfigError if rounds without a sum, which reveal that they had few clients, are likely."""
     from scipy.stats import binom
 
     chance = rounds * float(binom.cdf(FEWEST - 1, terms.clients - 1, terms.rate))
     if terms.rate < 1 and chance > terms.privacy.delta / 10:
         raise ConfigError(
             f"privacy.secure=true sums {FEWEST} clients or more, and with {terms.per_round} of "
-            f"{terms.clients} per round a round may well have fewer (chance {chance:.1g} in {rounds} rounds, "
-            f"privacy.delta={terms.privacy.delta:g}): raise participation.per_round"
+            f"{terms.clients} per round a round may well have fewer (probability {chance:.1g} in "
+            f"{rounds} rounds, privacy.delta={terms.privacy.delta:g}): raise participation.per_round"
         )

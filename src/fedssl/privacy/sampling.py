@@ -1,4 +1,4 @@
-"""What a client's own training releases under example-level differential privacy."""
+"""The releases of a client's training under example-level differential privacy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedssl.privacy.accountant import Release
 
 
 def sampling(images: int, batch_size: int, epochs: float, noise: float) -> tuple[Release, int]:
-    """What one step costs a client, and how many steps it takes in a round.
+    """The privacy cost of a client's step, and the number of its steps in a round.
 
     Args:
         images: of the client; each is drawn with the same probability in every step.

@@ -1,4 +1,4 @@
-"""What a client has spent, in a file of its own: it cannot rely on a server to keep count."""
+"""A client's own ledger of its privacy budget, because it cannot rely on the server's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SpentFile:
 
     Args:
         path: the file, in the client's own folder.
-        repeats: whether a round that is run again draws the same noise, and so spends once.
+        repeats: whether a repeated round draws the same noise, and therefore counts once.
     """
 
     def __init__(self, path: Path, repeats: bool) -> None:
         self.path, self.repeats = path, repeats
 
     def before(self, round: int) -> Ledger:
-        """Everything spent before a round; rounds that were run and then lost count where noise was new."""
+        """Everything spent before a round; with new noise, rounds that were run and then lost count, too."""
         ledger = Ledger()
         for line in self._lines():
             if not self.repeats or line["round"] < round:
@@ -32,7 +32,7 @@ class SpentFile:
         return ledger
 
     def add(self, round: int, release: Release, steps: int) -> None:
-        """Count a round. It is on disk before the client trains."""
+        """Add a round, on disk before the client trains."""
         line = {"round": round, "rate": release.rate, "noise": release.noise, "steps": steps}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:
@@ -41,6 +41,6 @@ class SpentFile:
             os.fsync(file.fileno())
 
     def _lines(self) -> list[dict[str, float]]:
-        """All lines; of a round that is repeated with the same noise, the last."""
+        """All lines; only the last one of a round that is repeated with the same noise."""
         lines = list(read_lines(self.path))
         return list({line["round"]: line for line in lines}.values()) if self.repeats else lines

@@ -1,7 +1,7 @@
 """Random numbers from a key: noise, sampling and masks (AES-256 in counter mode).
 
-A run's secret is a key from which the keys for every round and purpose are derived. With it a resumed run
-draws the same numbers again; without it they cannot be repeated.
+A run's secret is a key from which the keys for every round and purpose are derived. With it, a resumed run
+draws the same numbers again; without it, they cannot be repeated.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def derive_key(secret: bytes, *purpose: int | str) -> bytes:
 
 
 def run_secret(secret: bool, seed: int, file: Path) -> bytes:
-    """The secret that all noise and sampling of a run come from.
+    """Load or create the secret of a run's noise and sampling.
 
     Args:
-        secret: whether a random one is kept in `file`; if not, it is derived from the seed.
+        secret: whether it is random and stored in `file`; if not, it is derived from the seed.
         seed: the seed of the run.
-        file: where a random secret is kept; created if it is missing, readable by its owner only.
+        file: the file of a random secret; created if it is missing, readable by its owner only.
 
     Returns:
         32 bytes.

@@ -1,4 +1,4 @@
-"""What the server and the clients of a run agree on: what is summed, how fine, and with which noise."""
+"""What server and clients agree on: the tensors that are summed, their grids, and the noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedssl.privacy.layout import Layout
 from fedssl.privacy.options import PrivacyConfig
 
 CLIP = "privacy/clip"  # the norm in force, among the numbers of the server and of broadcasts
-ROOM = 10.0  # standard deviations of the noise that fit beside the sum
+ROOM = 10.0  # standard deviations of the noise that fit next to the sum
 IMAGES = 1 << 20  # masses are in units of this many images, unless participation.max_images is smaller
 LARGEST_MASS = 1024.0  # of other masses
 # Values that are summed with the tensors, so that the server learns only their means.
@@ -53,7 +53,7 @@ class Terms:
 
     @property
     def release(self) -> Release:
-        """What a round costs. With adaptive clipping it is the cost of both noisy sums together."""
+        """The privacy cost of a round. With adaptive clipping it is the cost of both noisy sums together."""
         return Release(self.rate, self.privacy.noise)
 
     @property
@@ -66,7 +66,7 @@ class Terms:
         """Noise multiplier of the sum of updates.
 
         Adding or removing a client changes the sum by at most `clip`, and the count, in which it is ±½, by ½.
-        Two Gaussian mechanisms with multipliers a and b are together one with multiplier
+        Together, two Gaussian mechanisms with multipliers a and b are one with multiplier
         (a⁻² + b⁻²)^(−½). For this to be `privacy.noise` with b = 2·quantile_noise, a has to be larger
         (Andrew et al. 2021, Theorem 1).
         """
@@ -93,7 +93,7 @@ class Terms:
 
     @property
     def most(self) -> int:
-        """The most clients whose integers are summed."""
+        """The largest number of clients whose integers are summed."""
         return self.clients if self.privacy.by_client else self.per_round
 
     def grid(self, clip: float) -> Grid:
@@ -104,7 +104,7 @@ class Terms:
         return Grid.fit(clip, self.most, bits, ROOM * self.update_noise * clip)
 
     def number_grids(self) -> list[Grid]:
-        """The grids of the numbers beside the tensors, in their order."""
+        """The grids of the numbers next to the tensors, in order."""
         if self.privacy.by_client:
             quantile = Grid.fit(0.5, self.most, 64, ROOM * self.quantile_noise)
             return [quantile] if self.privacy.quantile else []
@@ -130,7 +130,7 @@ class Terms:
         return float(self.max_images or IMAGES)
 
     def units(self, rule: ScaledSum) -> dict[str, float]:
-        """What the masses of each tensor are measured in, so that they are at most about 1.
+        """The unit of the masses of each tensor, such that they are at most about 1.
 
         Args:
             rule: the rule in force in the round.

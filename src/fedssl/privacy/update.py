@@ -1,4 +1,4 @@
-"""What a client sends in place of its upload."""
+"""Converts a client's upload into what it sends when privacy settings are on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLIC = ("epsilon", "epsilon_next", "memory_lost")  # values that do not depend
 def bounded_update(
     terms: Terms, rule: ScaledSum, previous: State, upload: Upload, clip: float
 ) -> tuple[Floats, bool]:
-    """A client's update, at most `clip` long, and whether it was shorter by itself.
+    """Clip a client's update to `clip`; also return whether it was shorter already.
 
     Args:
         terms: the terms of the run.
@@ -38,7 +38,7 @@ def bounded_update(
         clip: the clipping norm.
 
     Returns:
-        The difference from the received model as a vector. Every client counts the same.
+        The difference from the received model as a vector. All clients have equal weight.
     """
     layout = terms.layout
     own, old = _prepared(terms, rule, previous, upload)
@@ -51,7 +51,7 @@ def bounded_update(
 
 
 def _prepared(terms: Terms, rule: ScaledSum, previous: State, upload: Upload) -> tuple[State, State]:
-    """What is summed in place of the trained model, and of the one it is compared with."""
+    """The tensors that are summed in place of the trained model, and those they are compared with."""
     statistics = terms.layout.statistics
     received = replace(upload, state=previous)
     return (
@@ -61,13 +61,13 @@ def _prepared(terms: Terms, rule: ScaledSum, previous: State, upload: Upload) ->
 
 
 def clipped(update: Floats, clip: float) -> Floats:
-    """The vector, shortened to `clip` if it is longer. Not finite stays not finite."""
+    """Clip a vector to the norm `clip`. Values that are not finite stay so."""
     norm = float(np.linalg.norm(update))
     return update if norm <= clip else update * (clip / norm)
 
 
 def slack(step: float, size: int) -> float:
-    """How much longer a vector can become when its numbers are rounded to multiples of a step."""
+    """The largest increase of a vector's norm when its numbers are rounded to multiples of a step."""
     return step / 2 * math.sqrt(size)
 
 
@@ -87,7 +87,7 @@ def weighted_update(
     """A client's difference from the received model, times its mass, and its masses.
 
     The new model is the received one plus Σ mass·(factor·w_k − w) / Σ mass: what the rule computes from
-    single uploads. Differences are smaller than weights, and so is the error of rounding them.
+    individual uploads. Differences are smaller than weights, and so is their rounding error.
     """
     layout, units = terms.layout, terms.units(rule)
     states = _prepared(terms, rule, previous, upload)

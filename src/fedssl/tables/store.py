@@ -1,7 +1,7 @@
 """Results as data: files with one line per finished cell, from which pages and pictures are generated.
 
-A line stands on its own: config, seed, numbers, curves, and where they come from. Several processes may
-append to one file; a line is written whole, and one that was cut off is removed by the next writer.
+A line is self-contained: config, seed, numbers, curves, and where they come from. Several processes may
+append to one file; lines are written in one piece, and the next writer removes a truncated last line.
 """
 
 from __future__ import annotations
@@ -259,7 +259,9 @@ def _describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> s
     old, new = dict(flatten(before)), dict(flatten(now))
     shared = [key for key in new if key in old and old[key] != new[key]]
     texts = [f"{key} was {old[key]}, is {new[key]}" for key in shared]
-    texts += [f"{key} is {'gone' if key in old else 'new'}" for key in old.keys() ^ new.keys() if not texts]
+    texts += [
+        f"{key} is {'removed' if key in old else 'new'}" for key in old.keys() ^ new.keys() if not texts
+    ]
     return "; ".join(texts)
 
 

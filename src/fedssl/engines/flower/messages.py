@@ -27,7 +27,7 @@ PROBLEMS = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "the site's fedssl could not be started; its own output says why",
     ErrorCode.MESSAGE_UNAVAILABLE: "lost: the site did not fetch its task, or did not answer in time",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "lost: the site's answer did not arrive in time",
-    ErrorCode.NODE_UNAVAILABLE: "lost: the site has not been heard of for too long",
+    ErrorCode.NODE_UNAVAILABLE: "lost: the site has not sent a heartbeat for too long",
     ErrorCode.INVALID_FAB: "the site did not accept the server's app",
     ErrorCode.CLIENT_APP_CRASHED: "the site's training process ended early; it may have run out of memory",
 }

@@ -284,7 +284,7 @@ class GridClients:
         """Bytes of an upload with the right tensors."""
         expected = {name: self.runner.initial[name] for name in self.runner.boundary.travels}
         if self.at_sites and not expected:
-            raise ConfigError(f"method.name={self.config.method.name} shares nothing, and needs no server")
+            raise ConfigError(f"method.name={self.config.method.name} shares nothing, so it needs no server")
         longest = wire.max_message_bytes(expected, self.config.wire.dtype)
         if longest > self.config.wire.max_mb * wire.MEGABYTE:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A client's part of secure aggregation. Its secrets are in a folder of its own until they are used.
+"""A client's part of secure aggregation. Its secrets are in its own folder until they are used.
 
 Every exchange is answered once and in order: a client that masked the same numbers twice, or revealed both
 the seed and the key of a peer, would reveal what the masks hide.
@@ -32,7 +32,7 @@ class SecureClient:
     """One client in the exchanges of one round.
 
     Args:
-        folder: where its secrets are kept, on the client's own disk.
+        folder: for its secrets, on the client's own disk.
         client: the client's number.
         round: the round.
     """
@@ -41,7 +41,7 @@ class SecureClient:
         self.folder, self.client, self.round = folder, client, round
 
     def begin(self, parcel: Parcel, noise: dict[str, Any] | None = None) -> bytes:
-        """Keep what is to be summed, and announce two public keys.
+        """Store the integers to be summed, and announce two public keys.
 
         Args:
             parcel: the client's integers.
@@ -79,7 +79,7 @@ class SecureClient:
             state, asked = self._load(), json.loads(data)
             if stage not in answers or STAGES.index(stage) != STAGES.index(state["stage"]) + 1:
                 raise Refused(f"was asked for {stage!r} after {state['stage']!r}")
-            self._save({**state, "stage": stage})  # first of all: it is not answered again
+            self._save({**state, "stage": stage})  # first, so that it is not answered again
             return answers[stage]({**state, "stage": stage}, asked)
         except (KeyError, TypeError, ValueError) as error:
             raise Refused(f"cannot answer {stage!r}: {error}") from None
@@ -95,7 +95,7 @@ class SecureClient:
         keys = {int(peer): bytes.fromhex(key) for peer, key in asked["keys"].items()}
         threshold = int(asked["threshold"])
         if keys.get(self.client) != bytes.fromhex(state["announced"]):
-            raise Refused("the list of keys does not have its own")
+            raise Refused("the list of keys does not contain its own")
         if len(keys) < FEWEST or not len(keys) / 2 < threshold <= len(keys):
             raise Refused(f"{threshold} of {len(keys)} clients are too few to unmask a sum")
         own, seed = crypto.load_private(bytes.fromhex(state["encryption"])), crypto.new_seed()
@@ -142,14 +142,14 @@ class SecureClient:
         if there & lost or there | lost != peers or self.client not in there:
             raise Refused("a client cannot be in the sum and lost at once")
         if len(there) < max(FEWEST - 1, state["threshold"]):
-            raise Refused(f"a sum of {len(there)} clients would show too much of each")
+            raise Refused(f"a sum of {len(there)} clients would reveal too much about each")
         own = crypto.load_private(bytes.fromhex(state["encryption"]))
         revealed = {str(self.client): state["own share"]}
         for peer, text in state["received"].items():
             announced = bytes.fromhex(state["keys"][peer])[: crypto.PUBLIC]
             opened = json.loads(crypto.decrypt(crypto.agree(own, announced), text))
             if opened[:3] != [self.round, int(peer), self.client]:
-                raise Refused(f"a share of client {peer} that was meant for somebody else")
+                raise Refused(f"a share of client {peer} that was meant for another client")
             revealed[peer] = opened[3 if int(peer) in there else 4]
         self.forget()
         return json.dumps(revealed).encode()
@@ -183,10 +183,10 @@ def add_noise(parcel: Parcel, tensors: float, numbers: float, key: str, share: f
 
     Args:
         parcel: what it is added to.
-        tensors: standard deviation of the whole noise on tensor values, in steps of their grid.
-        numbers: the same for the numbers beside them.
+        tensors: standard deviation of the total noise on tensor values, in steps of their grid.
+        numbers: the same for the numbers next to them.
         key: hexadecimal key that the noise is drawn from.
-        share: which part of the variance is added here.
+        share: the share of the variance that is added here.
     """
     stream = Stream(bytes.fromhex(key))
     for words, deviation in ((parcel.tensors, tensors), (parcel.numbers, numbers)):

@@ -83,14 +83,14 @@ def decrypt(key: bytes, text: str) -> bytes:
 
 
 def split(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Shares of a secret, `threshold` of which bring it back (Shamir 1979)."""
+    """Split a secret into shares, any `threshold` of which recover it (Shamir 1979)."""
     from flwr.common.secure_aggregation.crypto.shamir import create_shares
 
     return create_shares(secret, threshold, count)
 
 
 def combine(shares: list[bytes]) -> bytes:
-    """The secret of these shares; a ValueError if they do not fit together."""
+    """Recover the secret of these shares; a ValueError if they are inconsistent."""
     from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 
     return combine_shares(shares)
@@ -105,5 +105,5 @@ def seed_mask(seed: bytes) -> Stream:
 
 
 def pair_mask(own: EllipticCurvePrivateKey, other: bytes) -> Stream:
-    """The mask that two clients agree on. Keys are new in every round, and so is this."""
+    """The mask that two clients agree on; it is new in every round, like the keys."""
     return Stream(base64.urlsafe_b64decode(agree(own, other)))

@@ -1,4 +1,4 @@
-"""The server's part of secure aggregation: pass messages on, add up, take the masks off the sum."""
+"""The server's part of secure aggregation: relays messages, adds up, and unmasks the sum."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedssl.privacy.secure.words import Parcel
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client answered, or the reason why it did not."""
+    """The answer of a client, or the reason why there is none."""
 
     client: int
     data: bytes = b""
     failure: str = ""
 
 
-# Asks clients one question each and yields their answers as they come, those that failed too.
+# Asks each client a question and yields the answers as they arrive, including failures.
 Ask = Callable[[str, Mapping[int, bytes]], Iterator[Answer]]
 
 
@@ -34,8 +34,8 @@ class Summed:
     Attributes:
         parcel: the sum of what `counted` clients sent.
         counted: clients whose integers are in the sum.
-        asked: number of clients that shared their secrets; each added this part of the noise.
-        lost: why others are not, by client.
+        asked: number of clients that shared their secrets; each added one such part of the noise.
+        lost: by client, why others are not in the sum.
     """
 
     parcel: Parcel
@@ -61,7 +61,7 @@ class SecureSum:
         """Run all exchanges with the clients that announced these keys.
 
         Raises:
-            RunError: if too few clients stay to take the masks off.
+            RunError: if too few clients stay to unmask the sum.
         """
         self.threshold = least(len(keys), self.share)
         if len(keys) < FEWEST:
@@ -74,7 +74,7 @@ class SecureSum:
         return Summed(self.total, counted, len(shared), self.lost)
 
     def _share(self, keys: Mapping[int, bytes]) -> dict[int, dict[str, str]]:
-        """Collect what each client has encrypted for the others."""
+        """Collect the shares that each client has encrypted for the others."""
         announced = {str(client): key.hex() for client, key in sorted(keys.items())}
         question = json.dumps({"threshold": self.threshold, "keys": announced}).encode()
         found: dict[int, dict[str, str]] = {}
@@ -109,7 +109,7 @@ class SecureSum:
         return sorted(counted)
 
     def _unmask(self, keys: Mapping[int, bytes], shared: Sequence[int], counted: Sequence[int]) -> None:
-        """Ask those who are still there for their shares, and take the masks off the sum."""
+        """Ask the remaining clients for their shares, and unmask the sum."""
         lost = [client for client in shared if client not in counted]
         question = json.dumps({"there": counted, "lost": lost}).encode()
         shares: dict[int, list[bytes]] = {client: [] for client in shared}
@@ -123,7 +123,7 @@ class SecureSum:
             helped += 1
             for client in shared:
                 shares[client].append(bytes.fromhex(revealed[str(client)]))
-        self._enough(helped, "have helped to take the masks off")
+        self._enough(helped, "have helped to unmask the sum")
         for client in shared:
             secret = combined(shares[client][: self.threshold], client)
             if client in counted:
@@ -132,7 +132,7 @@ class SecureSum:
                 self._cancel(client, secret, keys, counted)
 
     def _cancel(self, client: int, secret: bytes, keys: Mapping[int, bytes], counted: Sequence[int]) -> None:
-        """Take off the masks that others had agreed on with a client that is lost."""
+        """Remove the masks that others had agreed on with a client that dropped out."""
         own = crypto.load_private(secret)
         if crypto.public_bytes(own) != keys[client][crypto.PUBLIC :]:
             raise RunError(
@@ -168,7 +168,7 @@ class SecureSum:
 
 
 def least(clients: int, share: float) -> int:
-    """How many of the clients of a round must stay to the end."""
+    """The number of a round's clients that must stay to the end."""
     return max(FEWEST - 1, math.ceil(share * clients - 1e-9))
 
 
@@ -177,5 +177,5 @@ def combined(shares: list[bytes], client: int) -> bytes:
         return crypto.combine(shares)
     except ValueError:
         raise RunError(
-            f"secure aggregation: the shares of client {client}'s secret do not fit together"
+            f"secure aggregation: the shares of client {client}'s secret are inconsistent"
         ) from None

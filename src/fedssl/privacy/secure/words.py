@@ -1,4 +1,4 @@
-"""What is summed: integers modulo 2^bits for tensors, and 64-bit ones for the numbers beside them."""
+"""The values that are summed: integers modulo 2^bits for tensors, and 64-bit integers for numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fedssl.privacy.stream import Stream
 
 @dataclass
 class Parcel:
-    """Masked or not, what one client adds to the sum, or the sum itself.
+    """The contribution of a client, masked or not, or a sum of contributions.
 
     Attributes:
         tensors: the tensors, as one vector.
-        numbers: numbers beside them: masses, losses.
+        numbers: numbers next to them: masses, losses.
     """
 
     tensors: Words
