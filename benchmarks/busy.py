@@ -1,11 +1,11 @@
 """A run on a machine that is also doing something else: views per second beside busy processes.
 
 A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops.
-A fair share is half of what it reaches idle. Settings are spin counts, how long threads wait before they
-sleep on an idle machine, and slices of time (microseconds; 0: the system's) on a busy one; fedssl.openmp has
-the defaults. They are compared with PyTorch as it is. Settings and conditions take turns.
+A fair share is half of what it reaches idle. Settings are spin counts, how long OpenMP's threads wait before
+they sleep (fedssl.openmp has the default), compared with PyTorch as it is. Settings and conditions take
+turns.
 
-    python benchmarks/busy.py [--spins 10000,300000] [--slices 0,100] [--pieces 10] [--turn 1] [--one-thread]
+    python benchmarks/busy.py [--spins 1000,10000] [--pieces 20] [--turn 1] [--one-thread]
 
 The load average stands beside the ratios: on a machine that others use, too, they say less.
 """
@@ -22,11 +22,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from pacing import WARM, Contestant, Play, Tick, config_of, random_images, whole_run
+from pacing import WARM, Contestant, Play, config_of, random_images, whole_run
 from ratios import Ratio, report
 
 from fedssl import openmp
@@ -55,28 +54,15 @@ def send(loops: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to wait: threads of the run, how long they spin, and their slices of time in nanoseconds.
-
-    Without `adapts` it is PyTorch as it is: nothing changes when the machine is busy.
-    """
+    """A way to wait: threads of the run, and how long they spin."""
 
     name: str
     threads: int
-    spins: int = UNBOUNDED
-    slice: int = 0
-    adapts: bool = True
+    spins: int
 
     @property
     def is_default(self) -> bool:
-        mine = self.adapts, self.threads, self.spins, self.slice
-        return mine == (True, os.cpu_count() or 1, openmp.SPINS, openmp.SLICE)
-
-
-def with_setting(setting: Setting, play: Play, tick: Tick) -> None:
-    """Play with these constants; a spin count that is not fedssl's would count as the user's."""
-    openmp.SPINS = setting.spins if setting.adapts else 0
-    openmp.SLICE = setting.slice
-    play(tick)
+        return (self.threads, self.spins) == (os.cpu_count() or 1, openmp.SPINS)
 
 
 def seconds_per_round(
@@ -90,9 +76,7 @@ def seconds_per_round(
             for setting, runs in plays.items():
                 for condition, play in runs.items():
                     with patch.dict(os.environ, {"GOMP_SPINCOUNT": str(setting.spins)}):
-                        contestants[setting, condition] = Contestant(
-                            f"{setting.name}, {condition}", partial(with_setting, setting, play)
-                        )
+                        contestants[setting, condition] = Contestant(f"{setting.name}, {condition}", play)
             while any(len(each.ticks) <= WARM + pieces for each in contestants.values()):
                 for (_, condition), contestant in contestants.items():
                     if condition == BUSY:
@@ -111,7 +95,7 @@ def seconds_per_round(
 
 def ratios(found: Mapping[Setting, Mapping[str, float]], load: float) -> list[Ratio]:
     """Idle against unbounded spinning; busy against half of the fastest idle speed."""
-    unbounded = next(each for each in found if not each.adapts)
+    unbounded = next(each for each in found if each.spins == UNBOUNDED)
     fastest = min(seconds[IDLE] for seconds in found.values())
     rows = []
     for setting, seconds in found.items():
@@ -143,27 +127,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--spins", default=str(openmp.SPINS), help="spin counts, with commas")
-    parser.add_argument(
-        "--slices", default=str(openmp.SLICE // 1000), help="slices in microseconds, with commas"
-    )
     parser.add_argument("--one-thread", action="store_true", help="also a run with a single thread")
     parser.add_argument("--pieces", type=int, default=20, help="rounds that count")
     parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn")
     options = parser.parse_args()
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    settings = [
-        Setting(
-            f"spin {spins:,}, slices of {f'{micros} µs' if micros else 'any length'}",
-            cores,
-            spins,
-            micros * 1000,
-        )
-        for spins in map(int, options.spins.split(","))
-        for micros in map(int, options.slices.split(","))
-    ]
-    settings.append(Setting("PyTorch as it is", cores, adapts=False))
+    settings = [Setting(f"spin {spins:,}", cores, spins) for spins in map(int, options.spins.split(","))]
+    settings.append(Setting("PyTorch as it is", cores, UNBOUNDED))
     if options.one_thread:
-        settings.append(Setting("one thread", 1, openmp.SPINS, openmp.SLICE))
+        settings.append(Setting("one thread", 1, openmp.SPINS))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         file = random_images(folder, 512)
