@@ -37,7 +37,7 @@ print(json.dumps([usual, kept, nested, held - resident()]))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="for the GNU C library")
-def test_freed_memory_is_used_again_and_given_back_in_the_end() -> None:
+def test_freed_memory_is_reused_and_returned_at_the_end() -> None:
     pages = 2**26 // 4096
     small_pages = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}
     answer = subprocess.run(

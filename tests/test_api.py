@@ -79,7 +79,7 @@ def test_a_notebook_shows_result_and_curves(run):
     assert "<script" not in shown
 
 
-def test_a_notebook_shows_a_run_that_has_just_begun(tmp_path):
+def test_a_notebook_shows_a_run_that_has_just_started(tmp_path):
     from tests.report.handmade import run_dir
 
     shown = fedssl.Run(run_dir(tmp_path / "a<b"))._repr_html_()

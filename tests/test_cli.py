@@ -43,7 +43,7 @@ def test_a_misspelled_value_exits_2_and_names_the_right_one():
         (["reproduce", "fedema-table99"], "did you mean fedema-table"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(words, said, capsys):
+def test_errors_are_one_line(words, said, capsys):
     assert main(words) in (1, 2)
     said_so = capsys.readouterr().err
     assert said in said_so
@@ -114,7 +114,7 @@ def test_no_probe_is_proposed_without_labels():
     assert [line.split()[1] for line in shown] == ["embed", "export", "search"]
 
 
-def test_eval_refuses_keys_that_would_mean_nothing(tmp_path, capsys):
+def test_eval_refuses_keys_without_effect(tmp_path, capsys):
     run = small_run(tmp_path / "run", rounds=1)
     assert main(["eval", str(run.path), "train.lr=1"]) == 2
     assert "no meaning in an evaluation" in capsys.readouterr().err
@@ -165,7 +165,7 @@ def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
     assert "Traceback" not in said
 
 
-def test_an_interrupt_before_the_run_begins_has_words(monkeypatch, capsys):
+def test_an_interrupt_before_the_run_starts_has_a_message(monkeypatch, capsys):
     def interrupted(words):
         raise KeyboardInterrupt
 

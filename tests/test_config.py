@@ -16,18 +16,18 @@ def test_a_config_survives_being_written_and_read_again(tmp_path):
     assert load(file).method.tau == 0.5
 
 
-def test_values_of_the_command_line_are_typed():
+def test_command_line_values_are_typed():
     parsed = parse_overrides(["train.lr=1e-3", "method.name=fedema", "rounds=3", "method.update_both=true"])
     assert parsed == {"train.lr": 1e-3, "method.name": "fedema", "rounds": 3, "method.update_both": True}
 
 
-def test_a_bare_word_stands_for_the_main_key_of_its_section():
+def test_a_bare_word_sets_the_main_key_of_its_section():
     config = load(None, {"objective": "byol", "method": "fedema", "data": "mnist5k", "partition": "iid"})
     assert (config.objective.name, config.method.name) == ("byol", "fedema")
     assert (config.data.name, config.partition.scheme) == ("mnist5k", "iid")
 
 
-def test_count_and_share_of_clients_are_told_apart():
+def test_count_and_share_of_clients_are_distinguished():
     assert isinstance(load(None, parse_overrides(["participation.per_round=1"])).participation.per_round, int)
     assert isinstance(
         load(None, parse_overrides(["participation.per_round=1.0"])).participation.per_round, float
@@ -72,7 +72,7 @@ def test_missing_and_broken_files_are_errors(tmp_path):
         load(broken)
 
 
-def test_every_key_has_a_meaning():
+def test_every_key_has_a_description():
     from fedssl.commands.help import describe
     from fedssl.commands.keys import CHOICES
 
@@ -86,7 +86,7 @@ def test_every_key_has_a_meaning():
                 assert f"{section}.{field}" in text
 
 
-def test_a_method_of_ones_own_is_a_file(tmp_path):
+def test_a_users_method_is_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from pydantic import Field\n"

@@ -1,7 +1,7 @@
 from fedssl.extras import installed
 
 
-def test_a_folder_that_an_uninstalled_package_left_behind_is_no_package(tmp_path, monkeypatch):
+def test_a_leftover_folder_is_not_a_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     left, whole = tmp_path / "left_behind", tmp_path / "whole_package"
     (left / "__pycache__").mkdir(parents=True)

@@ -47,7 +47,7 @@ def run(path: Path, *listeners: fedssl.Listener, **keys: Any) -> fedssl.Run:
     return fedssl.run({**SMALL, **keys}, out=path, quiet=True, listeners=listeners)
 
 
-def test_a_listener_is_told_in_order(tmp_path: Path) -> None:
+def test_a_listener_is_called_in_order(tmp_path: Path) -> None:
     diary = Diary()
     run(tmp_path / "run", diary, rounds=2)
     assert diary.calls == [("started", 0), ("round", 1), ("round", 2), ("finished", 2, "run"), "close"]
@@ -79,7 +79,7 @@ def test_a_stopped_run_stays_stopped_when_it_is_resumed(tmp_path: Path) -> None:
     assert (stopped.path / "encoder.safetensors").read_bytes() == before
 
 
-def test_a_run_killed_while_it_finished_is_not_trained_further(
+def test_a_run_killed_while_finishing_is_not_trained_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(self: Experiment) -> None:

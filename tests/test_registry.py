@@ -10,7 +10,7 @@ from fedssl.methods import METHODS
 from fedssl.registry import Registry
 
 
-def test_a_name_is_loaded_only_when_it_is_asked_for():
+def test_a_name_is_loaded_on_first_use():
     registry = Registry("thing", {"good": "json:dumps", "bad": "no_such_module:thing"})
     assert registry.get("good")([1]) == "[1]"
     with pytest.raises(ConfigError, match="cannot be loaded"):
@@ -19,7 +19,7 @@ def test_a_name_is_loaded_only_when_it_is_asked_for():
         Registry("thing", {"odd": "json:nothing"}).get("odd")
 
 
-def test_names_are_taken_once():
+def test_names_cannot_be_registered_twice():
     registry = Registry("thing", {"a": "json:dumps"})
     registry.register("b", len)
     assert registry.get("b") is len
@@ -27,7 +27,7 @@ def test_names_are_taken_once():
         registry.register("a", len)
 
 
-def test_unknown_names_are_told_what_exists():
+def test_unknown_names_list_the_known_ones():
     with pytest.raises(ConfigError, match="known: a, b"):
         Registry("thing", {"a": "x:y", "b": "x:y"}).get("quite different")
 
@@ -66,13 +66,13 @@ def test_only_the_right_kind_of_class_is_accepted(tmp_path):
         ("model.encoder", "ResNet18", "resnet18"),
     ],
 )
-def test_capitals_are_forgiven(key, word, name):
+def test_names_are_not_case_sensitive(key, word, name):
     section, _, main = key.partition(".")
     assert load(None, {key: word}) == load(None, {key: name})
     assert load(None, {key: word}).to_dict()[section][main] == name
 
 
-def test_a_name_of_another_kind_says_which_kind_it_is():
+def test_a_name_of_another_kind_is_explained():
     with pytest.raises(
         ConfigError, match=r"unknown method 'l-dawa': it is an aggregation: aggregation.name=l-dawa"
     ):

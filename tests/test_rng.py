@@ -3,7 +3,7 @@ import torch
 from fedssl.rng import derive, numpy_rng, torch_rng
 
 
-def test_a_draw_depends_on_all_of_its_purpose():
+def test_a_draw_depends_on_every_part_of_its_purpose():
     seeds = {
         derive(0, 1, 2, "train"),
         derive(1, 1, 2, "train"),

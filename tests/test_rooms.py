@@ -103,7 +103,7 @@ def test_imports_go_downwards() -> None:
     assert not upwards, "\n".join(upwards)
 
 
-def test_an_import_upwards_would_be_found(tmp_path: Path) -> None:
+def test_an_upward_import_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "method.py"
     file.write_text("def late():\n    from fedssl.report.html import page\n    import fedssl.api\n")
     assert sorted(imports(file)) == ["fedssl.api", "fedssl.report.html"]

@@ -36,7 +36,7 @@ def test_more_rounds_at_a_constant_rate_are_the_run_that_had_them_from_the_start
     assert json.loads((run.path / "result-2.json").read_text())["rounds"] == 2
 
 
-def test_a_learning_rate_that_depends_on_the_rounds_is_told(tmp_path):
+def test_a_learning_rate_that_depends_on_the_rounds_is_reported(tmp_path):
     run, said = small_run(tmp_path / "run", rounds=2), Notes()
     run = fedssl.resume(run.path, rounds=3, quiet=True, listeners=[said])
     assert run.config.rounds == len(run.metrics) == 3
@@ -56,7 +56,7 @@ def test_fewer_rounds_than_are_done_are_an_error(tmp_path):
     assert run.result["rounds"] == 2  # nothing was changed
 
 
-def test_a_stop_of_a_listener_does_not_bind_a_run_that_gets_more_rounds(tmp_path):
+def test_a_stopped_run_can_get_more_rounds(tmp_path):
     class Stop(fedssl.Listener):
         def round(self, line):
             raise fedssl.StopRun("enough")
@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_the_last_complete_round(tmp_path, monkeypatch):
     assert said.notes == []
 
 
-def test_a_resume_that_starts_again_says_so(tmp_path, monkeypatch):
+def test_a_resume_from_the_start_is_reported(tmp_path, monkeypatch):
     def interrupted(self, task):
         raise KeyboardInterrupt
 

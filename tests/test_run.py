@@ -21,7 +21,7 @@ def run(tmp_path_factory):
     return small_run(tmp_path_factory.mktemp("runs") / "a", objective="byol", method="fedema", **PROBED)
 
 
-def test_the_directory_holds_all_that_was_promised(run):
+def test_the_directory_contains_all_documented_files(run):
     names = {file.name for file in run.path.iterdir()}
     assert {
         "config.toml",
@@ -38,7 +38,7 @@ def test_the_directory_holds_all_that_was_promised(run):
     )
 
 
-def test_metrics_have_a_line_a_round(run):
+def test_metrics_have_a_line_per_round(run):
     assert [line["round"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert {"loss", "divergence", "seconds", "views", "clients", "failed"} <= set(line)
@@ -51,7 +51,7 @@ def test_metrics_have_a_line_a_round(run):
     assert all(client["mu"] == pytest.approx(0.7, abs=0.05) for client in run.metrics[1]["clients"])
 
 
-def test_the_result_says_what_its_numbers_are_about(run):
+def test_the_result_describes_its_numbers(run):
     linear, knn = run.result["probes"]
     assert (linear["protocol"], knn["protocol"]) == ("linear", "knn")
     assert linear["model"] == "global"
@@ -68,7 +68,7 @@ def test_the_partition_is_stored(run):
     assert stored["earth_movers_distance"] == pytest.approx(0.8)  # 2 of 10 classes each
 
 
-def test_a_probe_afterwards_agrees_with_the_one_of_the_run(run):
+def test_a_later_probe_agrees_with_the_one_of_the_run(run):
     assert run.probe("linear")["accuracy"] == run.result["probes"][0]["accuracy"]
     assert run.probe("linear")["untrained"] == run.result["probes"][0]["untrained"]
     assert run.probe("linear", **{"probe.labels": 0.5})["images"] == "digits: 50 train, 359 test"
@@ -135,7 +135,7 @@ def test_semi_supervised_uses_only_images_that_pretraining_did_not_see(tmp_path)
         run.probe("semi", **{"semi.labels": 0.5})
 
 
-def test_standalone_answers_for_the_clients_own_encoders(tmp_path):
+def test_standalone_evaluates_the_clients_own_encoders(tmp_path):
     run = small_run(tmp_path / "a", method="standalone", **{"probe.protocol": "knn", "probe.clients": 3})
     assert run.result["probes"][0]["model"] == "personal, mean of 3 clients"
 
@@ -174,7 +174,7 @@ def test_a_folder_of_odd_images_trains(tmp_path):
         run.probe("linear")
 
 
-def test_what_needs_labels_says_so(tmp_path):
+def test_protocols_that_need_labels_raise_a_clear_error(tmp_path):
     images = np.zeros((20, 8, 8, 1), np.uint8)
     np.savez(tmp_path / "x.npz", x=images)
     data = {"data": {"name": "npz", "root": str(tmp_path / "x.npz")}}
@@ -195,7 +195,7 @@ def test_tensorboard_events_are_written_where_it_is_installed(tmp_path):
     assert list((run.path / "tensorboard").glob("events*"))
 
 
-def test_a_full_disk_stops_the_run_with_words_and_it_resumes(tmp_path, monkeypatch):
+def test_a_full_disk_stops_the_run_and_it_can_be_resumed(tmp_path, monkeypatch):
     import errno
 
     from fedssl import tensorfile

@@ -7,7 +7,7 @@ from fedssl.rundir import RunDir
 LOG = '{"round": 1, "loss": 0.10}\n{"round": 2, "loss": 1e-2}\n{"round": 3, "lo'
 
 
-def test_rounds_are_read_up_to_a_line_that_was_cut_off(tmp_path):
+def test_rounds_are_read_up_to_a_truncated_line(tmp_path):
     directory = RunDir(tmp_path)
     assert directory.metrics() == []
     directory.metrics_file.write_text(LOG)
@@ -46,6 +46,6 @@ def test_errors_name_the_command_that_continues_the_run(tmp_path, keys, command)
         assert told in str(error.value)
 
 
-def test_a_config_that_cannot_be_read_is_no_run_of_sites(tmp_path):
+def test_an_unreadable_config_is_not_a_run_of_sites(tmp_path):
     (tmp_path / "config.toml").write_text("engine = [")
     assert RunDir(tmp_path).how_to_continue() == f"`fedssl resume {tmp_path}`"

@@ -8,7 +8,7 @@ from fedssl.storage import parse_line, summed, write_atomic
 from fedssl.tensorfile import load_tensors, save_tensors
 
 
-def test_tensors_and_values_come_back_as_they_were(tmp_path):
+def test_tensors_and_values_survive_a_round_trip(tmp_path):
     weights = torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     state = {"weight": weights, "count": torch.tensor(3), "half": torch.ones(2, dtype=torch.bfloat16)}
     save_tensors(tmp_path / "a.safetensors", state, {"loss": 0.1, "name": "x"})
@@ -19,7 +19,7 @@ def test_tensors_and_values_come_back_as_they_were(tmp_path):
     )
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     file = tmp_path / "file"
     file.write_text("old")
 
@@ -33,7 +33,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_full_disk_is_said_in_words(tmp_path):
+def test_a_full_disk_is_a_clear_error(tmp_path):
     def full(temporary):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -41,13 +41,13 @@ def test_a_full_disk_is_said_in_words(tmp_path):
         write_atomic(tmp_path / "file", full)
 
 
-def test_a_broken_file_is_said_in_words(tmp_path):
+def test_a_broken_file_is_a_clear_error(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"rubbish")
     with pytest.raises(RunError, match="cannot be read"):
         load_tensors(tmp_path / "a.safetensors")
 
 
-def test_no_flipped_bit_of_a_line_goes_unnoticed():
+def test_every_flipped_bit_of_a_line_is_detected():
     """Nor in its checksum: `"crd": "1f74ad06"` is no line without one."""
     line = summed({"round": 3, "loss": 0.25, "clients": [{"client": 0}]}).rstrip("\n")
     assert parse_line(line) == {"round": 3, "loss": 0.25, "clients": [{"client": 0}]}

@@ -32,7 +32,7 @@ def test_items_come_in_their_order_with_the_same_random_numbers():
     assert ahead_threads() == 0
 
 
-def test_at_most_so_many_items_are_ahead():
+def test_at_most_depth_items_are_prefetched():
     made = []
 
     def items():
@@ -46,7 +46,7 @@ def test_at_most_so_many_items_are_ahead():
     assert made == list(range(50))
 
 
-def test_an_error_comes_at_its_place():
+def test_an_error_is_raised_at_its_position():
     def items():
         yield 1
         raise ValueError("no second item")
@@ -58,7 +58,7 @@ def test_an_error_comes_at_its_place():
     assert ahead_threads() == 0
 
 
-def test_who_stops_early_ends_the_thread():
+def test_stopping_early_ends_the_thread():
     endless = iter(int, 1)
     source = run_ahead(endless)
     assert next(source) == 0

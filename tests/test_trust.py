@@ -93,12 +93,12 @@ def test_no_other_command_runs_the_code_of_a_run_either(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_trust_is_given_to_one_command(received: Path) -> None:
+def test_trust_holds_for_one_command(received: Path) -> None:
     assert cli.main(["eval", "run", "--trust"]) == 1  # it has no checkpoint yet
     assert Path("code-was-run").exists()
 
 
-def test_what_a_user_has_run_may_run_again_until_it_changes(folder: Path) -> None:
+def test_files_run_by_the_user_are_trusted_until_they_change(folder: Path) -> None:
     words = [*arguments(**{"method.name": "./mine.py:Mine", "rounds": 1}), "--out", "run", "--quiet"]
     assert cli.main(["run", *words]) == 0
     record = folder / "home" / "trusted.json"
@@ -145,7 +145,7 @@ def test_a_module_is_found_without_running_its_package(folder: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["os:system", "subprocess:Popen", "os:popen"])
-def test_only_parts_are_called_whoever_names_them(name: str) -> None:
+def test_only_registered_kinds_are_called(name: str) -> None:
     for registry in (METHODS, ENCODERS, DATASETS):
         with pytest.raises(ConfigError, match="must be a"):
             registry.get(name)
@@ -166,7 +166,7 @@ def test_encoder_json_names_networks_and_nothing_else(factory: str, kwargs: dict
         rebuild({"factory": factory, "kwargs": kwargs, "changes": []})
 
 
-def test_python_asks_in_the_same_way(received: Path) -> None:
+def test_the_python_interface_checks_trust_too(received: Path) -> None:
     with pytest.raises(ConfigError, match="with --trust"):
         _ = fedssl.Run(received).config
     assert fedssl.Run(received, trust=True).config.method.name == "./mine.py:Mine"

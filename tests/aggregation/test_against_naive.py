@@ -211,7 +211,7 @@ def test_half_precision_uploads_of_a_single_precision_model(
 @pytest.mark.parametrize(
     "losses", [[1000.0, 1001.0, 1000.5], [-1000.0, -999.0, 0.0], [0.0, 1000.0, -1000.0], [3.0, 50.0, 1.0]]
 )
-def test_softmax_of_any_loss(
+def test_softmax_handles_any_loss(
     rule: str, losses: list[float], previous: State, make_uploads: Callable[..., list[Upload]]
 ) -> None:
     uploads = make_uploads(3)
@@ -221,7 +221,7 @@ def test_softmax_of_any_loss(
 
 
 @pytest.mark.parametrize("unmoved", [[0], [2], [0, 2], [0, 1, 2]])
-def test_euc_at_distance_zero(
+def test_euc_with_a_client_at_distance_zero(
     unmoved: list[int], previous: State, make_uploads: Callable[..., list[Upload]]
 ) -> None:
     uploads = make_uploads(3)

@@ -35,13 +35,13 @@ def test_updates_have_the_servers_length_and_count_by_their_cosine() -> None:
     assert new["n"].item() == 5
 
 
-def test_who_points_the_other_way_does_not_count_at_all() -> None:
+def test_updates_in_the_opposite_direction_have_no_weight() -> None:
     alone = aggregate(state(1.0, 1.0), state(2.0, 1.0))
     with_hostile = aggregate(state(1.0, 1.0), state(2.0, 1.0), state(-1e6, -1e6), state(1.0, -1.0))
     assert torch.equal(alone["w"], with_hostile["w"])
 
 
-def test_statistics_are_judged_too_and_only_shortened() -> None:
+def test_statistics_are_compared_too_and_only_shortened() -> None:
     """The server's variance rises by 1. One that rises by 100 counts as a rise by 1, one by 0.5 as it is."""
     new = aggregate(state(1.0, 0.0), state(1.0, 0.0, var=104.0), state(1.0, 0.0, var=4.5))
     assert new["var"].item() == pytest.approx(4 + (1 + 0.5) / 2)
@@ -50,6 +50,6 @@ def test_statistics_are_judged_too_and_only_shortened() -> None:
     assert against["var"].item() == 4.0
 
 
-def test_without_the_servers_update_there_is_no_rule() -> None:
+def test_the_rule_needs_the_servers_update() -> None:
     with pytest.raises(RunError, match="needs the server's own update"):
         build("fltrust")(PREVIOUS, [Upload(0, state(1.0, 0.0), 1)], VAR)

@@ -26,7 +26,7 @@ def same(a: State, b: State) -> bool:
 
 
 @every_rule
-def test_the_order_of_uploads_changes_nothing(rule: str, previous: State, make_uploads: Make) -> None:
+def test_the_order_of_uploads_does_not_matter(rule: str, previous: State, make_uploads: Make) -> None:
     uploads = make_uploads(5)
     expected = build(rule)(previous, uploads, STATISTICS)
     assert same(expected, build(rule)(previous, uploads[::-1], STATISTICS))
@@ -45,7 +45,7 @@ def test_renaming_clients_changes_nothing_but_rounding(
 
 
 @pytest.mark.parametrize("rule", ["fedavg", "loss"])
-def test_weights_that_are_known_before_give_the_bits_of_those_that_are_not(
+def test_weights_known_in_advance_give_the_same_bits(
     rule: str, previous: State, make_uploads: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "PIECE", 7)  # layers of several pieces
@@ -60,9 +60,7 @@ def test_weights_that_are_known_before_give_the_bits_of_those_that_are_not(
 @pytest.mark.parametrize(
     "rule", [name for name in AGGREGATIONS if issubclass(AGGREGATIONS.get(name), ScaledSum)]
 )
-def test_an_upload_that_is_refused_leaves_nothing_behind(
-    rule: str, previous: State, make_uploads: Make
-) -> None:
+def test_a_refused_upload_leaves_no_trace(rule: str, previous: State, make_uploads: Make) -> None:
     uploads = make_uploads(3)
     uploads[1].num_samples = -1
     fold = build(rule).start(previous, STATISTICS)
@@ -74,7 +72,7 @@ def test_an_upload_that_is_refused_leaves_nothing_behind(
 
 
 @every_rule
-def test_inputs_stay_as_they_are_and_are_not_returned(rule: str, previous: State, make_uploads: Make) -> None:
+def test_inputs_are_neither_changed_nor_returned(rule: str, previous: State, make_uploads: Make) -> None:
     uploads = make_uploads(5)
     before, states = clone(previous), [clone(upload.state) for upload in uploads]
     new = build(rule)(previous, uploads, STATISTICS)
@@ -87,7 +85,7 @@ def test_inputs_stay_as_they_are_and_are_not_returned(rule: str, previous: State
 
 
 @every_rule
-def test_an_upload_may_be_overwritten_once_it_is_added(
+def test_an_upload_may_be_overwritten_after_it_was_added(
     rule: str, previous: State, make_uploads: Make
 ) -> None:
     fold = build(rule).start(previous, STATISTICS)
@@ -99,7 +97,7 @@ def test_an_upload_may_be_overwritten_once_it_is_added(
 
 
 @pytest.mark.parametrize("rule", [name for name in AGGREGATIONS if isinstance(build(name), ScaledSum)])
-def test_uploads_are_let_go(rule: str, previous: State, make_uploads: Make) -> None:
+def test_uploads_are_released(rule: str, previous: State, make_uploads: Make) -> None:
     """Memory does not grow with the number of clients: no tensor of an upload outlives its turn."""
     fold = build(rule).start(previous, STATISTICS)
     for upload in make_uploads(3):
@@ -110,7 +108,7 @@ def test_uploads_are_let_go(rule: str, previous: State, make_uploads: Make) -> N
 
 
 @every_rule
-def test_memory_layout_changes_no_bit(rule: str) -> None:
+def test_memory_layout_does_not_change_bits(rule: str) -> None:
     """Tensors that come back from a file, as those of a resumed run do, are no longer channels-last."""
     rng = torch.Generator().manual_seed(0)
     shape = (24, 64, 5, 9)
@@ -127,7 +125,7 @@ def test_memory_layout_changes_no_bit(rule: str) -> None:
 
 
 @every_rule
-def test_uploads_that_take_gradients(rule: str, previous: State, make_uploads: Make) -> None:
+def test_uploads_that_require_gradients(rule: str, previous: State, make_uploads: Make) -> None:
     uploads = make_uploads(5)
     for upload in uploads:
         upload.state["conv.weight"].requires_grad_()
@@ -136,7 +134,7 @@ def test_uploads_that_take_gradients(rule: str, previous: State, make_uploads: M
 
 
 @every_rule
-def test_report_tells_the_angles(rule: str, previous: State, make_uploads: Make) -> None:
+def test_the_report_contains_the_angles(rule: str, previous: State, make_uploads: Make) -> None:
     fold = build(rule).start(previous, STATISTICS)
     uploads = make_uploads(2)
     uploads[0].state = {name: tensor.clone() for name, tensor in previous.items()}
@@ -171,7 +169,7 @@ def test_report_tells_the_angles(rule: str, previous: State, make_uploads: Make)
         ("bn.bias", torch.zeros(4, dtype=torch.int64), r"bn\.bias is torch\.int64, not torch\.float32"),
     ],
 )
-def test_an_upload_of_another_model_is_refused(
+def test_an_upload_with_other_tensors_is_refused(
     rule: str, name: str, tensor: torch.Tensor | None, message: str, previous: State, make_uploads: Make
 ) -> None:
     uploads = make_uploads(2)
@@ -206,14 +204,14 @@ def test_the_same_client_twice_and_a_finished_fold(rule: str, previous: State, m
 
 @pytest.mark.parametrize("rule", ["loss", "l-dawa-loss"])
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number(rule: str, loss: float, previous: State, make_uploads: Make) -> None:
+def test_a_loss_that_is_not_finite(rule: str, loss: float, previous: State, make_uploads: Make) -> None:
     uploads = make_uploads(2)
     uploads[1].loss = loss
     with pytest.raises(ValueError, match="client 1: loss is"):
         build(rule)(previous, uploads)
 
 
-def test_samples(previous: State, make_uploads: Make) -> None:
+def test_invalid_numbers_of_samples(previous: State, make_uploads: Make) -> None:
     uploads = make_uploads(3)
     uploads[0].num_samples = 0
     counted = build("fedavg")(previous, uploads)

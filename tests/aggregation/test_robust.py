@@ -15,7 +15,7 @@ Make = Callable[..., list[Upload]]
 
 
 @pytest.mark.parametrize(("rule", "options"), [("median", {}), ("trimmed-mean", {}), ("krum", {"keep": 3})])
-def test_one_hostile_client_moves_nothing_far(
+def test_one_malicious_client_has_bounded_influence(
     rule: str, options: dict[str, int], previous: State, make_uploads: Make
 ) -> None:
     """Neither layers nor statistics; the mean would be thrown out by 10⁶."""
@@ -39,7 +39,7 @@ def test_trimming_rounds_up(previous: State) -> None:
     assert build("trimmed-mean", trim=0.0)({"w": torch.zeros(1)}, uploads)["w"].item() == 0.75
 
 
-def test_a_product_that_floats_round_up_does_not_trim_one_more() -> None:
+def test_rounding_errors_do_not_trim_one_client_more() -> None:
     """0.07 · 100 is 7.000000000000001 in floats."""
     values = torch.arange(100.0) ** 2
     uploads = [Upload(i, {"w": value.view(1)}, 1) for i, value in enumerate(values)]
@@ -60,7 +60,7 @@ def two_kinds(*values: tuple[float, float]) -> list[Upload]:
 ZEROS = {"w": torch.zeros(1), "mean": torch.zeros(1)}
 
 
-def test_the_winner_of_krum_is_central_among_parameters_and_among_statistics() -> None:
+def test_krum_selects_a_client_that_is_central_in_parameters_and_statistics() -> None:
     """Client 1 has the most central parameter and absurd statistics; sizes do not matter.
 
     Scores (two nearest of five) of parameters: 5, 2, 5, 4705, 10345: ranks 1, 0, 2, 3, 4 (of equal ones the
@@ -83,7 +83,7 @@ def test_statistics_of_krum_stay_within_the_range_of_the_others() -> None:
 
 @pytest.mark.parametrize("rule", ["krum", "median", "trimmed-mean", "centered-clipping"])
 @pytest.mark.parametrize("seed", range(20))
-def test_central_parameters_do_not_carry_poisoned_statistics(rule: str, seed: int) -> None:
+def test_central_parameters_do_not_hide_poisoned_statistics(rule: str, seed: int) -> None:
     """A client of ten with the mean of all parameters and a running variance of 10⁶, twenty seeds."""
     generator = torch.Generator().manual_seed(seed)
     states = [

@@ -72,7 +72,7 @@ def by_torch(
         ),
     ],
 )
-def test_torch_does_the_same(
+def test_steps_equal_torch_optim(
     options: dict[str, Any],
     make: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
     decay: float,
@@ -86,7 +86,7 @@ def test_torch_does_the_same(
 
 @pytest.mark.parametrize("options", [{"optimizer": "none"}, {"optimizer": "sgd", "lr": 1.0, "momentum": 0.0}])
 @pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
-def test_the_plain_step_is_the_aggregate_to_the_bit(options: dict[str, Any], mixed: bool) -> None:
+def test_the_plain_step_is_bit_identical_to_the_aggregate(options: dict[str, Any], mixed: bool) -> None:
     previous, new = random_state(0, mixed), random_state(1, mixed)
     state, memory = ServerOptimizer(**options).step(previous, new, {}, 1, STATISTICS)
     assert state.keys() == new.keys()
@@ -98,7 +98,7 @@ def test_the_plain_step_is_the_aggregate_to_the_bit(options: dict[str, Any], mix
     "optimizer",
     [ServerOptimizer(optimizer="sgd", lr=0.5, momentum=0.9), ServerOptimizer(optimizer="adam", lr=0.1)],
 )
-def test_saving_the_memory_changes_no_bit(
+def test_saving_the_memory_does_not_change_bits(
     optimizer: ServerOptimizer, previous: State, tmp_path: Path
 ) -> None:
     def save_and_load(memory: State) -> State:
@@ -110,7 +110,7 @@ def test_saving_the_memory_changes_no_bit(
 
 
 @pytest.mark.parametrize("name", ["none", "sgd", "adam"])
-def test_statistics_and_counters_are_the_aggregates(name: Any, previous: State) -> None:
+def test_statistics_and_counters_come_from_the_aggregate(name: Any, previous: State) -> None:
     lr = {} if name == "none" else {"lr": 0.1}
     new = aggregate(previous, 1)
     state, _ = ServerOptimizer(optimizer=name, **lr).step(previous, new, {}, 1, STATISTICS)
@@ -127,7 +127,7 @@ def test_statistics_and_counters_are_the_aggregates(name: Any, previous: State) 
         ServerOptimizer(optimizer="adam"),
     ],
 )
-def test_nothing_given_is_changed(optimizer: ServerOptimizer, previous: State) -> None:
+def test_arguments_are_not_changed(optimizer: ServerOptimizer, previous: State) -> None:
     new = aggregate(previous, 1)
     _, memory = optimizer.step(previous, new, {"another's": torch.ones(2)}, 1, STATISTICS)
     given = [previous, new, memory]

@@ -68,7 +68,7 @@ def test_minus_mean_makes_the_plain_mean_of_all_updates_zero(attackers: int) -> 
     assert everything.mean(dim=0).tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
-def test_scaling_uses_the_limits_up() -> None:
+def test_scaling_reaches_the_limits() -> None:
     forged = forge("scale", upload(3, 0.0, 0.0), knowledge(*HONEST, reach=10.0))
     assert update(forged) == pytest.approx([-10 * 2 / math.sqrt(5), -10 / math.sqrt(5)])
     assert forged.num_samples == 50
@@ -80,7 +80,7 @@ def test_a_little_is_enough_by_hand() -> None:
     assert update(forged) == pytest.approx([2 - 2 * math.sqrt(2 / 3), 1 - 2 * math.sqrt(2)])
 
 
-def test_min_max_is_as_far_from_an_honest_update_as_these_are_from_each_other() -> None:
+def test_min_max_is_no_further_from_honest_updates_than_they_are_from_each_other() -> None:
     known = knowledge(*HONEST)
     forged = torch.tensor(update(forge("min-max", upload(3, 9.0, 9.0), known)))
     honest = torch.tensor([update(each) for each in HONEST])

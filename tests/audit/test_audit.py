@@ -37,7 +37,7 @@ def test_the_command_and_the_report(plain: fedssl.Run, out: Path, capsys: pytest
     assert "Privacy audit" in page(shown)
 
 
-def test_one_attack_keeps_what_others_have_found(plain: fedssl.Run, out: Path) -> None:
+def test_an_attack_keeps_the_results_of_others(plain: fedssl.Run, out: Path) -> None:
     shutil.copytree(plain.path, out)
     assert audit(out, "--only", "canaries") == audit(out, "--only", "membership") == 0
     assert set(json.loads((out / "privacy-audit/audit.json").read_text())) == {"canaries", "membership"}
@@ -93,7 +93,7 @@ CANARIES = {
         (1.0, {"privacy.mode": "client", "privacy.noise": 1.0}, "above it: the noise is too small"),
     ],
 )
-def test_words_compare_the_bound_with_the_accountant(
+def test_sentences_compare_the_bound_with_the_accountant(
     accountant: float | None, keys: dict[str, object], expected: str
 ) -> None:
     told = sentences("canaries", {**CANARIES, "accountant": accountant}, load(SMALL, keys))
@@ -111,7 +111,7 @@ def test_words_compare_the_bound_with_the_accountant(
         ({"privacy.mode": "example", "privacy.noise": 1.0, "objective": "byol"}, "noisy models"),
     ],
 )
-def test_words_say_what_the_server_sees(keys: dict[str, object], expected: str) -> None:
+def test_sentences_describe_what_the_server_sees(keys: dict[str, object], expected: str) -> None:
     observers = [
         {"name": "upload", "similarity": 0.9},
         {"name": "sum", "similarity": 0.2, "clients": 5},

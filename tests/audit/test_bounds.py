@@ -23,18 +23,18 @@ from fedssl.audit.bounds import (
 from fedssl.privacy.accountant import epsilon
 
 
-def test_ten_right_guesses_of_ten() -> None:
+def test_ten_of_ten_right_guesses() -> None:
     """With δ = 0: p^10 = 0.05 for p = 0.7411, and ln(p / (1 − p)) = 1.0516."""
     assert epsilon_of_guesses(10, 10, 10, 0.0, 0.05) == pytest.approx(1.0516, abs=2e-3)
     assert epsilon_of_guesses(5, 10, 10, 0.0, 0.05) == 0
 
 
-def test_without_delta_guesses_are_coins() -> None:
+def test_guesses_are_coin_tosses_if_delta_is_zero() -> None:
     share = math.exp(0.7) / (1 + math.exp(0.7))
     assert chance_of_guesses(15, 20, 20, 0.7, 0.0) == pytest.approx(binom.sf(14, 20, share))
 
 
-def test_delta_costs_what_the_theorem_says() -> None:
+def test_the_cost_of_delta_follows_the_theorem() -> None:
     """α = max over i of P[right − i ≤ W < right] / i, times 2·m·δ, with plain loops."""
     right, guesses, canaries, eps, delta = 8, 10, 30, 0.5, 1e-3
     share = math.exp(eps) / (1 + math.exp(eps))
@@ -44,7 +44,7 @@ def test_delta_costs_what_the_theorem_says() -> None:
     assert chance_of_guesses(right, guesses, canaries, eps, delta) == pytest.approx(expected)
 
 
-def test_randomized_response_is_hardly_ever_accused() -> None:
+def test_randomized_response_rarely_exceeds_its_epsilon() -> None:
     """Scores that tell the truth with probability e / (1 + e) are 1-DP: at most 5 % of bounds exceed 1."""
     rng = np.random.default_rng(0)
     truthful, above = math.e / (1 + math.e), 0
@@ -55,7 +55,7 @@ def test_randomized_response_is_hardly_ever_accused() -> None:
     assert above <= 15
 
 
-def test_more_canaries_show_more() -> None:
+def test_more_canaries_give_larger_bounds() -> None:
     few, many = (epsilon_lower_bound(np.ones(n), np.zeros(n), 1e-5) for n in (10, 100))
     assert 0 < few < many < 6
     assert epsilon_lower_bound(np.zeros(50), np.ones(50), 1e-5) == 0  # an attacker who is always wrong
@@ -68,7 +68,7 @@ def test_separated_normals_are_the_gaussian_mechanism(separation: float, delta: 
     )
 
 
-def test_no_separation_is_no_loss() -> None:
+def test_no_separation_gives_epsilon_zero() -> None:
     assert epsilon_of_separation(0.0, 1e-5) == epsilon_of_separation(-3.0, 1e-5) == 0
 
 

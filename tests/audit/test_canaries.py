@@ -34,7 +34,7 @@ def test_with_privacy_it_finds_no_more_than_the_accountant(private: fedssl.Run) 
     assert found["estimate_low"] <= found["accountant"]
 
 
-def test_less_noise_than_was_accounted_for_is_found_out(private: fedssl.Run) -> None:
+def test_missing_noise_is_detected(private: fedssl.Run) -> None:
     """An accountant that believes in noise 100 would claim ε = 0.05: the audit contradicts it."""
     from fedssl.privacy.accountant import epsilon
 

@@ -46,7 +46,7 @@ def test_the_gradient_is_that_of_a_step_of_the_client(tmp_path: Path) -> None:
     assert torch.allclose((before - after) / 0.1, gradient.detach(), atol=1e-5)
 
 
-def test_what_observers_see(private: fedssl.Run) -> None:
+def test_observers_see_the_expected_gradients(private: fedssl.Run) -> None:
     rng = torch.Generator().manual_seed(0)
     gradients = [torch.randn(50_000, generator=rng) for _ in range(3)]
     upload, summed, noisy = observations(gradients, 0.1, loaded(private))
@@ -60,7 +60,7 @@ def test_what_observers_see(private: fedssl.Run) -> None:
     assert noisy.about == {"noise": 1.0, "clip": 1.0}
 
 
-def test_a_clear_upload_shows_more_than_a_noisy_one(run: fedssl.Run) -> None:
+def test_a_clear_upload_reveals_more_than_a_noisy_one(run: fedssl.Run) -> None:
     found = audit_inversion(loaded(run), images=1, steps=60)
     similarity = {each["name"]: each["similarity"] for each in found.numbers["observers"]}
     assert similarity["upload"] > similarity["noise"] + 0.1
@@ -73,7 +73,7 @@ def test_no_client_with_as_many_images(run: fedssl.Run) -> None:
     assert "No client on this machine has 1000 images" in found.numbers["why_not"]
 
 
-def test_the_model_is_as_before(run: fedssl.Run) -> None:
+def test_the_model_is_restored(run: fedssl.Run) -> None:
     live = loaded(run)
     before = {name: value.clone() for name, value in live.live.runner.model.state_dict().items()}
     audit_inversion(live, images=2, steps=2)
@@ -86,7 +86,7 @@ def test_angles_are_means_over_tensors() -> None:
     assert float(angles(first, second, [2, 1])) == pytest.approx(0.5)  # 90° and 0°
 
 
-def test_likeness_is_the_correlation_of_pixels() -> None:
+def test_similarity_is_the_correlation_of_pixels() -> None:
     rng = torch.Generator().manual_seed(0)
     true, other = (torch.rand(2, 1, 4, 4, generator=rng) for _ in range(2))
     expected = np.corrcoef(true[0].flatten().numpy(), other[1].flatten().numpy())[0, 1]

@@ -81,7 +81,7 @@ def test_a_server_is_checked_and_nothing_starts(tmp_path, keys, port, capsys) ->
 
 
 @pytest.mark.parametrize("option", ["--check", "--dry-run"])
-def test_what_is_wrong_at_a_server_is_told_all_at_once(tmp_path, keys, capsys, option) -> None:
+def test_all_problems_of_a_server_are_reported_together(tmp_path, keys, capsys, option) -> None:
     (keys / "server" / "server.key").chmod(0o644)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -118,7 +118,7 @@ def test_a_site_is_checked_up_to_a_training_step(tmp_path, keys, images, listeni
     assert not (tmp_path / "state").exists()
 
 
-def test_what_is_wrong_at_a_site_is_told_all_at_once(
+def test_all_problems_of_a_site_are_reported_together(
     tmp_path, keys, images, port, monkeypatch, capsys
 ) -> None:
     (images / "broken.png").write_bytes(b"no image")
@@ -132,7 +132,9 @@ def test_what_is_wrong_at_a_site_is_told_all_at_once(
     assert "2 checks failed" in said.err
 
 
-def test_a_server_of_another_authority_is_refused(tmp_path, keys, images, listening, capsys) -> None:
+def test_a_server_with_another_certificate_authority_is_refused(
+    tmp_path, keys, images, listening, capsys
+) -> None:
     make_certs(tmp_path / "others", ["localhost"], ["berlin"])
     words = ["--server", f"localhost:{listening}", "--data", str(images)]
     words += ["--certs", str(tmp_path / "others" / "berlin"), "--threads", "1"]

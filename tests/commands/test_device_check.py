@@ -29,7 +29,7 @@ def test_a_device_that_computes_something_else_is_an_error(monkeypatch, capsys):
     assert "differ by 50.00% of the distance that training covers, more than 20%" in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there(capsys):
+def test_a_missing_device_is_an_error(capsys):
     assert main(["check", "--device", "cuda:9", *WORDS]) == 2
     assert "device='cuda:9' cannot be used" in capsys.readouterr().err
 

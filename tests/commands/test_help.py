@@ -32,7 +32,7 @@ def test_help_answers_without_heavy_imports():
     assert "train.lr = 0.05" in shown
 
 
-def test_the_overview_names_every_section_and_no_key_of_them(capsys):
+def test_the_overview_names_sections_without_their_keys(capsys):
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
     for section, entry in schema()["properties"].items():
@@ -49,7 +49,7 @@ def test_a_section_lists_its_keys_only(capsys):
     assert "method.tau" not in shown
 
 
-def test_keys_of_a_choice_stand_under_its_name(capsys):
+def test_keys_of_an_implementation_are_listed_under_its_name(capsys):
     assert main(["run", "--help", "method"]) == 0
     lines = capsys.readouterr().out.splitlines()
     start = lines.index("    with method.name=fedema:")
@@ -63,7 +63,7 @@ def test_an_unknown_section_is_an_error_that_names_the_nearest(capsys):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--help", "method"]])
-def test_keys_of_a_class_of_ones_own(words, tmp_path, capsys):
+def test_keys_of_a_users_class(words, tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(OWN)
     assert main(["run", f"method.name={file}:Proximal", *words]) == 0

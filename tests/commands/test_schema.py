@@ -46,14 +46,14 @@ BAD = [
 
 
 @pytest.mark.parametrize("values", GOOD)
-def test_what_is_valid(values, validator):
+def test_valid_configs_match_the_schema(values, validator):
     assert list(validator.iter_errors(values)) == []
     if "./mine.py:Mine" not in str(values):
         from_values(values)
 
 
 @pytest.mark.parametrize("values", BAD)
-def test_what_is_not(values, validator):
+def test_invalid_configs_do_not_match_the_schema(values, validator):
     assert list(validator.iter_errors(values))
     with pytest.raises(ConfigError):
         from_values(values)

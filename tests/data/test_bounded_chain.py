@@ -20,7 +20,7 @@ def sizes(parts: list[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("alpha", [1e-4, 0.02, 1.0, 100.0])
 @pytest.mark.parametrize(("labels", "clients"), [(BALANCED, 60), (UNEVEN, 7), (BALANCED, 1), (UNEVEN, 40)])
-def test_every_image_is_dealt_once_and_sizes_are_within_bounds(labels, clients, alpha):
+def test_every_image_is_assigned_once_and_sizes_are_within_bounds(labels, clients, alpha):
     parts = partition(labels, "dirichlet-bounded", clients=clients, alpha=alpha, sampler="chain", seed=1)
     assert sorted(np.concatenate(parts)) == list(range(len(labels)))
     mean = len(labels) / clients
@@ -54,7 +54,7 @@ def test_at_a_small_alpha_clients_have_few_classes_and_at_a_large_one_all():
     assert min(len(np.unique(BALANCED[part])) for part in all_of_them) == 10
 
 
-def test_it_is_a_function_of_the_seed():
+def test_the_partition_is_a_function_of_the_seed():
     first, again, other = (
         partition(BALANCED, "dirichlet-bounded", clients=9, sampler="chain", seed=seed) for seed in (0, 0, 1)
     )
@@ -62,13 +62,13 @@ def test_it_is_a_function_of_the_seed():
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_bounds_that_no_partition_has_are_an_error():
+def test_bounds_that_no_partition_can_meet_are_an_error():
     groups = [np.arange(10)]
     with pytest.raises(DataError, match=r"3…4 images are as equal .* 3 clients .* not within 3\.3…3\.4"):
         walk(groups, 3, 0.1, 3.3, 3.4, np.random.default_rng(0))
 
 
-def test_rejection_that_fails_names_the_chain():
+def test_failed_rejection_sampling_suggests_the_chain():
     with pytest.raises(DataError, match=r"partition\.sampler=chain"):
         partition(BALANCED, "dirichlet-bounded", clients=60, alpha=0.01, tries=5)
 
@@ -81,7 +81,7 @@ def options(scheme: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("scheme", sorted(set(PARTITIONS) - {"domain", "feature-clusters", "folder"}))
-def test_every_client_keeps_that_share_of_what_it_was_dealt(scheme):
+def test_every_client_keeps_a_share_of_its_images(scheme):
     whole = partition(BALANCED, scheme, **options(scheme))
     tenth = partition(BALANCED, scheme, amount=0.1, **options(scheme))
     half = partition(BALANCED, scheme, amount=0.5, **options(scheme))
@@ -92,7 +92,7 @@ def test_every_client_keeps_that_share_of_what_it_was_dealt(scheme):
         assert list(less) == sorted(less)
 
 
-def test_at_least_one_image_remains_and_nothing_is_no_share():
+def test_at_least_one_image_remains_and_a_share_of_zero_is_invalid():
     assert [len(part) for part in partition(BALANCED[::100], "iid", clients=3, amount=0.01)] == [1, 1, 1]
     for wrong in (0.0, 1.1):
         with pytest.raises(ConfigError, match=r"partition\.amount"):

@@ -122,7 +122,7 @@ def test_unreadable_images_are_left_out_of_pixels_and_labels(place: Path) -> Non
     assert (place / kept(place)[0] / "pixels").stat().st_size == 197 * 64 * 64 * 3
 
 
-def test_other_sources_sizes_and_subsets_are_other_entries(place: Path) -> None:
+def test_different_sources_sizes_and_subsets_have_different_entries(place: Path) -> None:
     decode(listing(Made()), memory_mb=1)
     decode(listing(Made(version="2")), memory_mb=1)
     decode(listing(Made()).subset(np.arange(1, COUNT)), memory_mb=1)
@@ -149,7 +149,7 @@ def test_an_interrupted_build_continues(place: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["no journal", "half a journal", "short", "killed while it wrote"])
-def test_what_a_killed_build_left_is_used_if_it_is_whole(place: Path, damage: str) -> None:
+def test_complete_parts_of_a_killed_build_are_reused(place: Path, damage: str) -> None:
     done: list[int] = []
 
     def interrupt(*numbers: Any) -> None:
@@ -198,7 +198,7 @@ def test_remains_of_a_killed_build_are_replaced(place: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["short", "no json", "bad json"])
-def test_damaged_entries_are_made_anew(place: Path, damage: str) -> None:
+def test_damaged_entries_are_rebuilt(place: Path, damage: str) -> None:
     decode(listing(Made()), 1)
     entry = place / kept(place)[0]
     if damage == "short":
@@ -238,16 +238,14 @@ def test_too_small_a_disk_is_noticed_before_decoding(monkeypatch: pytest.MonkeyP
     assert not source.reads
 
 
-def test_cache_that_cannot_be_written_names_the_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_cache_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDSSL_CACHE", str(tmp_path / "file" / "below"))
     with pytest.raises(DataError, match="set FEDSSL_CACHE to a writable folder"):
         decode(listing(Made()), 1)
 
 
-def test_two_at_once_decode_once(place: Path) -> None:
+def test_two_processes_decode_once(place: Path) -> None:
     source = Made()
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(decode(listing(source), 1))) for _ in range(2)]
@@ -259,7 +257,7 @@ def test_two_at_once_decode_once(place: Path) -> None:
     assert torch.equal(found[0].x, found[1].x)
 
 
-def test_nothing_readable_is_an_error_from_the_cache_too() -> None:
+def test_no_readable_images_is_an_error_with_the_cache_too() -> None:
     for _ in range(2):
         with pytest.raises(DataError, match="none of 200 images can be read: made0"):
             decode(listing(Made(tuple(range(COUNT)))), 1)
@@ -271,7 +269,7 @@ def test_progress_counts_images() -> None:
     assert calls == [(30, 70, "decoding made"), (60, 70, "decoding made"), (70, 70, "decoding made")]
 
 
-def test_default_place_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_cache_is_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDSSL_CACHE")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert cache.folder() == Path("/home/somebody/.cache/fedssl/arrays")

@@ -41,7 +41,7 @@ def dicom(file: Path, pixels: np.ndarray, photometric: str = "MONOCHROME2", **ta
     return file
 
 
-def test_a_dicom_window_is_pydicoms(tmp_path: Path) -> None:
+def test_a_dicom_window_matches_pydicom(tmp_path: Path) -> None:
     tags = {"RescaleSlope": 0.1, "RescaleIntercept": -1024, "WindowCenter": 400, "WindowWidth": 1500}
     file = dicom(tmp_path / "a.dcm", RAMP, **tags)
     shown = apply_windowing(RAMP * 0.1 - 1024, pydicom.dcmread(file)).astype(np.float64)
@@ -75,7 +75,7 @@ def test_color_dicom_is_rgb(tmp_path: Path) -> None:
     assert (image_size(file), image_channels(file)) == ((6, 8), 3)
 
 
-def test_a_chosen_window_wins(tmp_path: Path) -> None:
+def test_a_window_from_the_config_takes_precedence(tmp_path: Path) -> None:
     file = dicom(tmp_path / "a.dcm", RAMP, WindowCenter=400, WindowWidth=100)
     found = read_image(file, (6, 8, 1), window=(0, 65535))[:, :, 0]
     assert np.array_equal(found, np.rint(RAMP / 257))
@@ -154,7 +154,7 @@ def test_values_become_bytes(values: np.ndarray, window: Any, expected: list[int
         (np.array([[None]]), 1, "Python objects"),
     ],
 )
-def test_arrays_that_are_no_images(values: np.ndarray, channels: int, text: str, tmp_path: Path) -> None:
+def test_arrays_that_are_not_images(values: np.ndarray, channels: int, text: str, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", values)
     with pytest.raises(ValueError, match=text):
         read_image(tmp_path / "a.npy", (4, 4, channels))

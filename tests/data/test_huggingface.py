@@ -73,7 +73,7 @@ def test_one_split_alone_is_split_by_class(tmp_path: Path) -> None:
     assert (len(train), len(test), train.classes) == (8, 2, ("0", "1"))
 
 
-def test_named_label_column_wins_over_other_classes(tmp_path: Path) -> None:
+def test_a_column_named_label_takes_precedence(tmp_path: Path) -> None:
     coarse = ([0, 0, 0], datasets.ClassLabel(names=["thing"]))
     table([0, 1, 2], coarse_label=coarse, fine_label=animals([2, 1, 0])).save_to_disk(tmp_path / "set")
     assert load(tmp_path / "set", test_fraction=0.01)[0].classes == ("cat", "dog", "eel")

@@ -42,7 +42,7 @@ def table(file: Path, columns: dict[str, list[str]]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_a_table_says_where_images_are_and_what_they_are(name: str, tmp_path: Path) -> None:
+def test_a_table_gives_paths_and_metadata_of_images(name: str, tmp_path: Path) -> None:
     images(tmp_path)
     file = table(tmp_path / name, COLUMNS)
     train, test = fedssl.data.sets.load(DataConfig(name="manifest", root=str(file)), 0)
@@ -74,7 +74,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         ({"path": ["a"], "split": ["val"]}, {}, DataError, "lists no images to train on"),
     ],
 )
-def test_tables_that_say_too_little(
+def test_tables_with_missing_columns(
     columns: dict[str, list[str]], keys: dict[str, str], error: type, text: str, tmp_path: Path
 ) -> None:
     file = table(tmp_path / "t.csv", columns)
@@ -108,7 +108,7 @@ def test_every_folder_is_a_client(labeled: bool, tmp_path: Path) -> None:
         assert set(found.train.domain.numpy()[part].tolist()) == {site}
 
 
-def test_small_sites_can_be_left_out_and_some_be_drawn() -> None:
+def test_small_sites_can_be_left_out_and_sites_sampled() -> None:
     domains = np.repeat(np.arange(6), [1, 5, 9, 2, 7, 8])
     split = fedssl.data.partition(np.zeros(32), scheme="folder", domains=domains, min_images=5)
     assert [len(part) for part in split] == [5, 9, 7, 8]
@@ -128,6 +128,6 @@ def test_small_sites_can_be_left_out_and_some_be_drawn() -> None:
         ([0, 1], {"min_images": 2}, "no site has partition.min_images=2 images"),
     ],
 )
-def test_sites_that_are_not_there(domains: list[int] | None, keys: dict[str, int], text: str) -> None:
+def test_missing_sites_are_an_error(domains: list[int] | None, keys: dict[str, int], text: str) -> None:
     with pytest.raises(FedsslError, match=text):
         fedssl.data.partition([0, 0], scheme="folder", domains=domains, **keys)

@@ -29,7 +29,7 @@ def load(root: Path, **keys: Any) -> tuple[Any, Any]:
     return sets.load(DataConfig(name="npz", root=str(root), **keys), 0)
 
 
-def test_train_file_brings_the_test_file_beside_it(tmp_path: Path) -> None:
+def test_a_train_file_uses_the_test_file_next_to_it(tmp_path: Path) -> None:
     x, x_test = pixels(6, 4, 5, 3), pixels(2, 4, 5, 3, seed=1)
     names: dict[str, Any] = {"classes": np.array(["cat", "dog"]), "domains": np.array([b"photo", b"sketch"])}
     domain = np.array([0, 0, 0, 1, 1, 1], dtype=np.uint8)
@@ -46,7 +46,7 @@ def test_train_file_brings_the_test_file_beside_it(tmp_path: Path) -> None:
         assert train.name == "pets"
 
 
-def test_any_other_file_has_no_test_split_of_its_own(tmp_path: Path) -> None:
+def test_other_files_have_no_test_split(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "all.npz", x=pixels(10, 4, 4), y=np.repeat([0, 1], 5))
     np.savez(tmp_path / "all_test.npz", x=pixels(3, 4, 4))
     train, test = load(tmp_path / "all.npz")
@@ -88,7 +88,7 @@ def test_slow_members_are_decompressed_once(
     assert np.array_equal(load(path)[0].x[..., 0].numpy(), changed)
 
 
-def test_without_room_for_the_cache_the_file_is_read_all_the_same(
+def test_the_file_is_read_without_space_for_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(npz, "MIN_CACHED", 100)
@@ -138,7 +138,7 @@ def test_wrong_contents_name_the_file_and_the_numbers(
         load(tmp_path / "bad.npz")
 
 
-def test_files_that_are_no_npz(tmp_path: Path) -> None:
+def test_files_that_are_not_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "whole.npz", x=pixels(20, 8, 8))
     data = (tmp_path / "whole.npz").read_bytes()
     damaged = bytearray(data)
@@ -157,7 +157,7 @@ def test_files_that_are_no_npz(tmp_path: Path) -> None:
         load(tmp_path / "one.npy")
 
 
-def test_paths_that_mean_no_file(tmp_path: Path) -> None:
+def test_paths_without_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.root is empty"):
         sets.load(DataConfig(name="npz"), 0)
     with pytest.raises(DataError, match=r"contains 0 files \*_train.npz \(none\)"):
@@ -196,14 +196,14 @@ def test_test_images_may_be_of_other_domains(tmp_path: Path) -> None:
     assert (train.domain.tolist(), test.domain.tolist()) == ([0, 1, 1], [2, 1, 1])
 
 
-def test_names_of_the_train_file_bound_the_labels_of_the_test_file(tmp_path: Path) -> None:
+def test_test_labels_must_be_named_in_the_train_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "n_train.npz", x=pixels(2, 4, 4), y=np.array([0, 1]), classes=np.array(["a", "b"]))
     np.savez(tmp_path / "n_test.npz", x=pixels(2, 4, 4), y=np.array([0, 2]))
     with pytest.raises(DataError, match=r"n_test.npz: class 2, but only 2 names"):
         load(tmp_path)
 
 
-def test_progress_is_told_the_size(tmp_path: Path) -> None:
+def test_progress_includes_the_size(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", x=pixels(2, 4, 4))
     calls: list[tuple[int, int, str]] = []
     npz.load(DataConfig(name="npz", root=str(tmp_path / "p.npz")), lambda *call: calls.append(call))

@@ -41,7 +41,7 @@ def test_clusters_are_those_of_scikit_learn_and_of_the_blobs():
     assert np.array_equal(pairs(found), pairs(known))
 
 
-def test_only_the_first_components_count():
+def test_only_the_first_components_matter():
     """What PCA leaves out cannot make clusters: here the second direction, ten times as narrow."""
     rng = np.random.default_rng(1)
     points = np.stack([np.repeat([0.0, 100.0], 50), np.tile([0.0, 10.0], 50)], axis=1)
@@ -50,7 +50,7 @@ def test_only_the_first_components_count():
     assert found.tolist() == [0] * 50 + [1] * 50 or found.tolist() == [1] * 50 + [0] * 50
 
 
-def test_clusters_are_dealt_like_classes():
+def test_clusters_are_assigned_like_classes():
     points, owner = blobs()
     nothing = np.zeros(len(points), dtype=np.int64)  # labels that say nothing
     parts = partition(nothing, "feature-clusters", clients=5, features=points, clusters=5, beta=0.0)
@@ -101,7 +101,7 @@ def test_pixels_are_features_too():
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_the_features_of_a_run_are_its_encoders(run):
+def test_features_of_a_run_come_from_its_encoder(run):
     images = ImageSet(torch.randint(0, 256, (7, 8, 8, 1), dtype=torch.uint8))
     found = FeatureClusters(features=str(run.path)).extract_features(images)
     pixels = (images.x.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
@@ -112,7 +112,7 @@ def test_the_features_of_a_run_are_its_encoders(run):
         FeatureClusters(features=str(run.path)).extract_features(color)
 
 
-def test_timm_encoders_come_with_their_weights(monkeypatch: pytest.MonkeyPatch):
+def test_timm_encoders_have_their_weights(monkeypatch: pytest.MonkeyPatch):
     import timm
 
     images = ImageSet(torch.randint(0, 256, (3, 8, 8, 1), dtype=torch.uint8))
@@ -135,7 +135,9 @@ def test_timm_encoders_come_with_their_weights(monkeypatch: pytest.MonkeyPatch):
         encoder_of("timm:resnet50", images)
 
 
-def test_a_run_is_dealt_by_the_features_of_another(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_can_be_partitioned_by_the_features_of_another(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(run.path.parent)
     keys = {"scheme": "feature-clusters", "features": "encoder", "clients": 3, "clusters": 4, "beta": 0.0}
     other = small_run(tmp_path / "a", partition=keys, rounds=1)
@@ -150,7 +152,7 @@ def test_a_run_is_dealt_by_the_features_of_another(run, tmp_path: Path, monkeypa
     assert [part.tolist() for part in expected] == stored
 
 
-def test_held_out_images_are_not_dealt(tmp_path: Path):
+def test_held_out_images_are_not_assigned(tmp_path: Path):
     keys = {"data": {"name": "digits", "limit": 100, "holdout": 0.2}}
     federation = federate(load(keys, {"partition": {"scheme": "feature-clusters", "clients": 2}}))
     dealt = np.concatenate(federation.parts)

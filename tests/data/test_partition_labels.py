@@ -77,7 +77,7 @@ def test_a_client_has_all_images_with_its_attribute() -> None:
     assert torch.equal(images.subset(torch.tensor([3, 0])).attributes, has[[3, 0]])
 
 
-def test_classes_are_attributes_where_there_are_no_others() -> None:
+def test_classes_are_used_without_attributes() -> None:
     parts = partition(LABELS, "attributes", clients=10)
     assert sorted(int(LABELS[part[0]]) for part in parts) == list(range(10))
     assert all(len(part) == 80 for part in parts)

@@ -46,7 +46,7 @@ def test_largest_remainders_fill_the_bar():
     assert blocks(line.plain) == "██▓█"
 
 
-def test_small_shares_and_many_classes_are_told():
+def test_small_shares_and_many_classes_are_summarized():
     labels = np.repeat(np.arange(5), [1000, 300, 200, 100, 1])
     (line,) = text_bars([np.arange(1601)], labels, [f"c{i}" for i in range(5)])
     assert line.plain.endswith("c0 62%, c1 19%, c2 12%, +2 more")
@@ -73,7 +73,7 @@ def test_classes_without_names_are_called_by_their_label(classes):
     assert line.plain.endswith("7 67%, -1 33%")
 
 
-def test_names_are_not_markup():
+def test_names_are_escaped():
     console = Console(width=80, record=True, file=io.StringIO())
     for line in text_bars([np.array([0])], np.array([0]), ("[red]x[/red]",)):
         console.print(line)

@@ -61,7 +61,7 @@ def sizes(parts: list[np.ndarray]) -> list[int]:
 
 @pytest.mark.parametrize(("scheme", "options"), SCHEMES)
 @pytest.mark.parametrize("labels", [BALANCED, DIGITS], ids=["balanced", "digits"])
-def test_every_image_is_dealt_once_and_parts_are_sorted(scheme, options, labels):
+def test_every_image_is_assigned_once_and_parts_are_sorted(scheme, options, labels):
     for seed in range(8):
         parts = partition(labels, scheme, seed=seed, **options)
         assert len(parts) == options.get("clients", 5)
@@ -97,7 +97,7 @@ def test_global_random_state_is_neither_used_nor_changed():
     )
 
 
-def test_one_client_takes_all_and_one_image_clients_are_fine():
+def test_one_client_or_clients_of_one_image_are_valid():
     for scheme, options in SCHEMES:
         if scheme not in ("one-class", "classes"):
             (part,) = partition(BALANCED, scheme, **{**options, "clients": 1})
@@ -108,7 +108,7 @@ def test_one_client_takes_all_and_one_image_clients_are_fine():
     assert sizes(partition(np.arange(6), "classes", clients=6, classes=1)) == [1] * 6
 
 
-def test_every_registered_scheme_is_its_own_default():
+def test_every_scheme_has_valid_defaults():
     for name in PARTITIONS:
         assert PARTITIONS.get(name)().scheme == name
         for field in PARTITIONS.get(name).model_fields.values():
@@ -121,7 +121,7 @@ def test_more_clients_than_images_is_an_error_with_the_numbers():
             partition([0, 1, 2], scheme, clients=4)
 
 
-def test_schemes_that_need_labels_say_so():
+def test_schemes_that_need_labels_raise_a_clear_error():
     rules = [Classes(), Dirichlet(), DirichletBounded(), DirichletEqual(), Skew(), OneClass()]
     for rule in rules:
         with pytest.raises(DataError, match=rf"scheme={rule.scheme} needs labels.*partition\.scheme=iid"):
@@ -201,7 +201,7 @@ def test_classes_that_do_not_divide_differ_by_at_most_one_set(clients, own, clas
         assert np.ptp(table.sum(1)) <= few - many + own
 
 
-def test_classes_left_over_images_go_to_the_poorest():
+def test_classes_left_over_images_go_to_the_smallest_clients():
     """Seven images a class and all classes on all of three clients: 7·5 = 35 = 12 + 12 + 11."""
     labels = np.repeat(np.arange(5), 7)
     for seed in range(10):
@@ -415,7 +415,7 @@ def test_bounded_dirichlet_gives_up_with_the_numbers():
 # Dirichlet over classes
 
 
-def test_fill_follows_wants_while_classes_last():
+def test_fill_follows_wants_until_classes_are_exhausted():
     rng = np.random.default_rng(0)
     # Both want class 0 only; there are two images of it, so they take one each.
     both = fill(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([2, 2]), np.array([2, 2]), rng)
@@ -444,7 +444,7 @@ def test_fill_keeps_both_margins():
             np.testing.assert_array_equal(amounts.sum(0), supply)
 
 
-def test_fill_rounds_without_favor():
+def test_fill_rounds_without_bias():
     """A client of one image has class c with the chance it wants it."""
     wants, drawn = np.array([0.5, 0.3, 0.15, 0.05]), np.zeros(4)
     for seed in range(2000):
@@ -492,7 +492,7 @@ def test_domain_repeats_images_only_of_small_styles_and_evenly():
     assert Counter(used[70:]) == {2: 20, 1: 10}
 
 
-def test_domain_without_equal_deals_every_image_once():
+def test_domain_without_equal_assigns_every_image_once():
     labels = np.arange(600) % 10
     for beta in (None, 0.3):
         rule = Domain(clients=12, per_domain=4, equal=False, classes_beta=beta)

@@ -74,12 +74,12 @@ def test_its_neutral_factor_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("step", [pixels.saturation, pixels.hue])
-def test_one_channel_has_no_color_to_change(step: Callable[..., None]) -> None:
+def test_color_steps_do_not_change_one_channel(step: Callable[..., None]) -> None:
     images = some_images(channels=1)
     assert torch.equal(changed(step, images, [0.3] * 40), images)
 
 
-def test_a_third_of_a_turn_of_the_hue_passes_the_colors_on() -> None:
+def test_a_third_of_a_hue_turn_permutes_the_colors() -> None:
     images = some_images()
     turned = changed(pixels.hue, images, [1 / 3] * 40)
     torch.testing.assert_close(turned, images[:, [2, 0, 1]], atol=2e-6, rtol=0)
@@ -182,7 +182,7 @@ def test_the_whole_image_is_the_image_and_mirrored_its_flip() -> None:
     torch.testing.assert_close(sampled(images, whole(images), mirrored=True), images.flip(3) / 255)
 
 
-def test_outside_of_the_image_it_is_black() -> None:
+def test_pixels_outside_the_image_are_black() -> None:
     images = noise(1, 6, 6)
     crops = torch.tensor([[-2.0], [3.0], [6.0], [6.0]])
     expected = reference.crop(images / 255, -2, 3, 6, 6)
@@ -299,7 +299,7 @@ def test_a_jitter_does_its_steps_in_the_order_drawn() -> None:
         torch.testing.assert_close(found, expected, atol=5e-6, rtol=0)
 
 
-def test_where_nothing_can_be_kept_it_is_compiled_all_the_same() -> None:
+def test_code_is_compiled_without_a_writable_cache() -> None:
     names: dict[str, Any] = {}
     exec("def twice(values):\n    for i in range(len(values)):\n        values[i] *= 2", names)  # in no file
     values = np.arange(3.0)

@@ -10,7 +10,7 @@ from fedssl.data.reading import THREADS, TIMED, prefetch, readers
 
 
 @pytest.mark.parametrize(("limit", "threads"), [(60.0, {1}), (0.0, set(range(2, THREADS + 2)))])
-def test_quick_files_are_read_here_and_slow_ones_by_threads(
+def test_fast_reads_use_this_thread_and_slow_ones_a_pool(
     limit: float, threads: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is quick depends on the machine; here it is the limit that moves."""
@@ -33,12 +33,12 @@ def test_few_files(count: int) -> None:
         assert several.read(str, range(count)) == [str(item) for item in range(count)]
 
 
-def test_an_error_comes_up_where_it_is_asked_for() -> None:
+def test_errors_are_raised_at_their_position() -> None:
     with readers() as several, pytest.raises(ZeroDivisionError):
         several.read(lambda item: 1 / (item - 20), range(40))
 
 
-def test_batches_made_ahead_are_the_same_and_made_elsewhere() -> None:
+def test_prefetched_batches_are_the_same() -> None:
     makers = []
 
     def batches() -> Iterator[int]:
@@ -50,7 +50,7 @@ def test_batches_made_ahead_are_the_same_and_made_elsewhere() -> None:
     assert threading.get_ident() not in makers
 
 
-def test_an_error_while_making_ahead() -> None:
+def test_an_error_while_prefetching() -> None:
     def batches() -> Iterator[int]:
         yield 1
         raise OSError("gone")

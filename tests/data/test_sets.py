@@ -76,7 +76,7 @@ def test_own_test_split_is_kept(load: Any) -> None:
     assert train.classes == test.classes == ("0", "1", "2")
 
 
-def test_warnings_of_the_whole_set_are_said_once(load: Any) -> None:
+def test_warnings_of_the_whole_set_appear_once(load: Any) -> None:
     train, test = load(images([0] * 10, warnings=("look",)))
     assert (train.warnings, test.warnings) == (("look",), ())
 
@@ -114,12 +114,12 @@ def test_limit_of_unlabeled_images_is_uniform(load: Any) -> None:
     assert np.abs(drawn / 400 - 0.3).max() < 0.1  # standard error 0.023
 
 
-def test_limit_beyond_the_set_says_both_numbers(load: Any) -> None:
+def test_a_limit_beyond_the_set_names_both_numbers(load: Any) -> None:
     with pytest.raises(DataError, match=r"limit=81, but made has only 80 training images"):
         load(images([0] * 100), limit=81)
 
 
-def test_gray_is_what_pillow_makes_of_it(load: Any) -> None:
+def test_gray_conversion_equals_pillow(load: Any) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
     train, _ = load(ImageSet(torch.from_numpy(pixels)), channels=1)
     expected = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in pixels])
@@ -155,7 +155,7 @@ def test_size_and_channels_together_do_not_depend_on_the_order(load: Any) -> Non
     assert torch.equal(both.x, one.x.repeat(1, 1, 1, 3))
 
 
-def test_images_of_the_right_size_are_untouched(load: Any) -> None:
+def test_images_of_the_right_size_are_not_changed(load: Any) -> None:
     pixels = torch.randint(
         0, 256, (5, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
@@ -209,7 +209,7 @@ def test_bad_sets_are_errors_with_numbers(load: Any, bad: ImageSet, message: str
         (np.array([0, 10**9]), "labels must be from 0 to classes - 1, but are from 0 to 1000000000"),
     ],
 )
-def test_labels_that_are_no_class_numbers(values: np.ndarray, message: str) -> None:
+def test_labels_that_are_not_class_numbers(values: np.ndarray, message: str) -> None:
     with pytest.raises(DataError, match=f"here: {message}"):
         sets.to_labels(values, 2, "here")
 
@@ -218,7 +218,7 @@ def test_whole_floats_are_labels() -> None:
     assert sets.to_labels(np.array([2.0, 0.0]), 2, "here").tolist() == [2, 0]
 
 
-def test_split_names_are_refused_where_they_mean_nothing() -> None:
+def test_split_names_are_refused_without_splits() -> None:
     with pytest.raises(ConfigError, match="digits has no splits"):
         sets.load(DataConfig(name="digits", split="unlabeled"), 0)
 

@@ -43,7 +43,7 @@ def cifar(client: int) -> torch.Tensor:
     return CIFARStyles().apply(CIFAR, client, 10)
 
 
-def test_what_is_the_same_for_all_images_of_a_client():
+def test_deterministic_transforms_equal_torchvision():
     x, y = planes(MNIST), planes(CIFAR)
     same(mnist(0), TF.resize(TF.center_crop(x, 22), [28, 28], antialias=True))
     same(mnist(1), TF.resize(TF.pad(x, 14), [28, 28], antialias=True))

@@ -104,7 +104,7 @@ def test_corners_are_black():
     assert turned[0, 16, 16].tolist() == [255, 255, 255]
 
 
-def test_names_are_registered_and_unknown_keys_refused():
+def test_shifts_are_registered_and_unknown_keys_refused():
     for name, kind in {"none": Shift, "rotation": Rotation}.items():
         assert type(choose(SHIFTS, {"name": name}, "shift")) is kind
     assert all(SHIFTS.get(name)().name == name for name in SHIFTS)

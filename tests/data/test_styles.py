@@ -43,7 +43,7 @@ def load(folder: Path, name: str = "mnist+svhn+usps", seed: int = 0, **keys: Any
     return sets.load(DataConfig(name=name, root=str(folder), **keys), seed)
 
 
-def test_styles_stand_one_after_the_other_at_the_size_and_depth_of_the_largest(folder: Path) -> None:
+def test_styles_are_joined_at_the_largest_size_and_depth(folder: Path) -> None:
     train, test = load(folder)
     assert train.x.shape == (60 + 40 + 12, 8, 8, 3)
     assert test.x.shape == (12, 8, 8, 3)
@@ -56,7 +56,7 @@ def test_styles_stand_one_after_the_other_at_the_size_and_depth_of_the_largest(f
     assert not train.mirrored  # digits, though the files do not say so
 
 
-def test_size_and_channels_can_be_asked_for(folder: Path) -> None:
+def test_size_and_channels_can_be_set(folder: Path) -> None:
     train, test = load(folder, size=5, channels=1)
     assert train.x.shape[1:] == test.x.shape[1:] == (5, 5, 1)
 
@@ -131,7 +131,7 @@ def test_every_client_has_one_style_and_as_many_images_as_the_others(folder: Pat
         ("mnist+bare", DataError, "bare has no labels"),
     ],
 )
-def test_what_cannot_be_joined_says_why(folder: Path, name: str, error: Any, text: str) -> None:
+def test_data_sets_that_cannot_be_joined(folder: Path, name: str, error: Any, text: str) -> None:
     save(folder, "three", [5, 5, 5], 4, 1)
     save(folder, "cats", [5, 5], 4, 1, classes=np.array(["cat", "dog"]))
     save(folder, "dogs", [5, 5], 4, 1, classes=np.array(["dog", "cat"]))

@@ -75,7 +75,7 @@ def test_content_stays_where_it_was(photo):
         assert (found == torch.arange(16)).float().mean() > 0.9
 
 
-def test_strength_leads_from_the_image_to_the_style(photo):
+def test_strength_interpolates_between_image_and_style(photo):
     steps = [
         (Stylization(strength=strength).apply(photo, 1, 5).float() - photo.float()).abs().mean()
         for strength in (0.1, 0.5, 1.0)

@@ -183,7 +183,7 @@ def test_celeba_is_cut_square_and_resized_while_decoding(tmp_path: Path) -> None
         ("celeba", "celeba/img_align_celeba/"),
     ],
 )
-def test_failed_download_says_what_to_put_where(tmp_path: Path, name: str, files: str) -> None:
+def test_a_failed_download_names_the_files_to_provide(tmp_path: Path, name: str, files: str) -> None:
     with pytest.raises(DataError) as caught:
         load(name, tmp_path / "here")
     for part in (name, str(tmp_path / "here"), files, "data.name=npz", "data.name=folder"):
@@ -231,7 +231,7 @@ def test_people_of_celeba_are_classes(tmp_path: Path) -> None:
         load("celeba-people", tmp_path)
 
 
-def test_celeba_knows_the_attributes_of_a_face(tmp_path: Path) -> None:
+def test_celeba_has_attributes(tmp_path: Path) -> None:
     folder = tmp_path / "celeba" / "img_align_celeba"
     folder.mkdir(parents=True)
     for number in range(3):

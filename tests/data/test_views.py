@@ -201,7 +201,7 @@ def test_gray_images_have_equal_channels_and_solarized_ones_no_white() -> None:
     assert solarized.max() <= 0.5 + 1e-6
 
 
-def test_jitter_leaves_its_share_alone() -> None:
+def test_images_without_jitter_are_unchanged() -> None:
     (x,) = ours(build("simclr", 12, num_views=1, crop_min=1.0, flip=0.0, grey=0.0), structured(), 1600)
     same = (x - plain(structured()[None], 0, 1)).abs().amax((1, 2, 3)) < 1e-3
     assert_share(int(same.sum()), 1600, 0.2)
@@ -235,7 +235,7 @@ def test_recipes_are_the_published_ones() -> None:
     assert recipe("plain") == (View(),)
 
 
-def test_auto_is_the_objectives_recipe_and_a_chosen_one_wins() -> None:
+def test_auto_uses_the_objectives_recipe_unless_one_is_set() -> None:
     photos = ImageSet(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
     assert Views.of(photos, build_recipe("auto"), "mae", 0.5, 0.25).views == recipe("mae") * 2
     assert Views.of(photos, build_recipe("plain"), "mae", 0.5, 0.25).views == recipe("plain") * 2
@@ -280,7 +280,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
     assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_a_generator_goes_on_from_batch_to_batch() -> None:
+def test_the_generator_advances_from_batch_to_batch() -> None:
     views, images, rng = build("simclr"), noise(4), torch_rng(0)
     assert not torch.equal(views(images, rng)[0], views(images, rng)[0])
 
@@ -301,7 +301,7 @@ def test_bits_depend_neither_on_threads_nor_on_the_batch(name: str) -> None:
     assert torch.equal(first[0], second[0])
 
 
-def test_numbas_first_parallel_work_leaves_pytorchs_threads_alone() -> None:
+def test_numba_does_not_change_pytorchs_threads() -> None:
     program = """
 import torch
 from fedssl.data.view_recipes import build_recipe
@@ -315,7 +315,7 @@ print(torch.get_num_threads())
     assert done.stdout.strip() == "1"
 
 
-def test_views_of_two_threads_at_once_are_those_of_one() -> None:
+def test_concurrent_views_equal_sequential_ones() -> None:
     views, images = build("byol"), noise(40)
     expected = views(images, torch_rng(0))
     with ThreadPoolExecutor(4) as pool:
@@ -329,13 +329,13 @@ def test_global_random_numbers_are_not_touched() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_every_image_and_every_view_has_parameters_of_its_own() -> None:
+def test_every_image_and_view_has_its_own_parameters() -> None:
     image = noise(1).expand(64, 32, 32, 3)
     x = torch.cat(build("simclr")(image, torch_rng(0)))
     assert len({image.numpy().tobytes() for image in x}) == 128
 
 
-def test_the_batch_is_left_as_it_was() -> None:
+def test_the_batch_is_not_changed() -> None:
     images = noise(8)
     before = images.clone()
     build("byol")(images, torch_rng(0))
@@ -404,7 +404,7 @@ def test_every_channel_is_cropped_and_brightened_as_if_it_were_alone(channels: i
 
 @pytest.mark.parametrize("channels", [3, 5])
 @pytest.mark.parametrize("name", ["simclr", "plain"])
-def test_channels_are_normalized_by_numbers_of_their_own(name: str, channels: int) -> None:
+def test_channels_are_normalized_separately(name: str, channels: int) -> None:
     mean, std = tuple(0.1 * c for c in range(channels)), tuple(0.2 + 0.1 * c for c in range(channels))
     images = noise(4, channels=channels)
     raw = Views(build_recipe(name), (32, 32), channels, 0.0, 1.0)(images, torch_rng(0))
@@ -451,7 +451,7 @@ def test_wrong_settings_are_refused() -> None:
         build("simclr", num_views=0)
 
 
-def test_digits_are_not_mirrored_unless_one_asks_for_it() -> None:
+def test_digits_are_not_mirrored_by_default() -> None:
     digits = ImageSet(torch.zeros(1, 8, 8, 1, dtype=torch.uint8), mirrored=False)
     photos = ImageSet(torch.zeros(1, 8, 8, 3, dtype=torch.uint8))
 
@@ -474,7 +474,7 @@ class Speckle(Augmentation):
         return x.masked_fill(torch.rand(x.shape, generator=rng) < self.share, 1.0)
 
 
-def test_an_augmentation_of_ones_own_by_hand() -> None:
+def test_a_users_augmentation_by_hand() -> None:
     images = noise(4)
     first, second = Views(Speckle(), (32, 32), 3, 0.5, 0.25)(images, torch_rng(3))
     rng = torch_rng(3)
@@ -501,7 +501,7 @@ def test_an_augmentations_fields_are_keys(tmp_path: Any) -> None:
         load({}, {"views.recipe": "fedssl.objectives.simclr:SimCLR"})
 
 
-def test_auto_takes_the_class_that_an_objective_names() -> None:
+def test_auto_uses_the_objectives_class() -> None:
     assert build_recipe("auto").resolve(Speckle) == Speckle(recipe="Speckle")
     with pytest.raises(ConfigError, match=r"unknown key 'views.flip'"):
         build_recipe("auto", flip=0.5).resolve(Speckle)

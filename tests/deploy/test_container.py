@@ -39,7 +39,7 @@ def instructions() -> list[tuple[str, str]]:
 # --- the image ------------------------------------------------------------------------------------
 
 
-def test_the_image_runs_as_a_plain_user_and_is_built_from_the_wheel():
+def test_the_image_runs_unprivileged_and_is_built_from_the_wheel():
     found = instructions()
     last = [name for name, _ in found].index("FROM", 1)
     final = found[last:]
@@ -86,7 +86,7 @@ def test_the_image_has_the_python_and_the_extras_that_fedssl_needs():
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
-def test_the_build_gets_what_the_wheel_is_built_from():
+def test_the_build_context_has_all_files_of_the_wheel():
     """The list of `.dockerignore` has every file that pyproject.toml names."""
     wanted = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sent = {line[1:] for line in wanted if line.startswith("!")}
@@ -119,7 +119,7 @@ def test_only_the_server_has_a_port_and_its_metrics_stay_inside():
     assert published == {"server": ["8000:8000"]}
 
 
-def test_nobody_sees_the_keys_or_images_of_another():
+def test_services_do_not_share_keys_or_images():
     for name in ("server", *SITES):
         at = mounts(name)
         assert at["/keys"] == ("keys", name, True)
@@ -219,7 +219,7 @@ def environment() -> dict[str, str]:
     return dict(word.split("=", 1) for word in line.split())
 
 
-def test_the_servers_health_is_asked_for_where_it_is_served():
+def test_the_health_check_uses_the_servers_port():
     command = SERVICES["server"]["command"]
     (port,) = re.findall(r"--metrics (\d+)", command)
     assert f"127.0.0.1:{port}/health" in json.dumps(SERVICES["server"]["healthcheck"])

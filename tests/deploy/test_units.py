@@ -31,7 +31,7 @@ def test_there_are_no_other_units():
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_the_command_is_one_of_fedssls(name):
+def test_the_command_is_a_fedssl_command(name):
 
     program, command, *words = service(name)["ExecStart"].split()
     assert program == PROGRAM

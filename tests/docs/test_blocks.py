@@ -144,7 +144,7 @@ WITH_CODE = [page for page in FILES if blocks(page)]
 
 
 @pytest.mark.parametrize(("page", "place"), [(page, page) for page in WITH_CODE], indirect=["place"])
-def test_a_page(page: str, place: Path) -> None:
+def test_code_blocks_of_a_page_work(page: str, place: Path) -> None:
     listed = blocks(page)
     for block in listed:
         assert block.language in (*SHELL, *NOT_CODE, "python", "toml"), f"{block.where}: {block.language}?"
@@ -190,7 +190,7 @@ def reason_not_to_run(command: Command, page: str) -> str:
     return found[0] if found else ""
 
 
-def test_what_is_not_run_is_there() -> None:
+def test_commands_that_are_not_run_exist() -> None:
     """No reason outlives its command."""
     shown = {
         (page, command.text)
@@ -343,7 +343,7 @@ def execute(command: Command, place: Path) -> int:
         "rm -rf runs",
     ],
 )
-def test_a_wrong_command_is_found(text: str) -> None:
+def test_a_wrong_command_is_detected(text: str) -> None:
     (command,) = commands(Block("page.md", 1, "bash", text))
     with pytest.raises((AssertionError, FedsslError, SystemExit)):
         check(command)
@@ -357,7 +357,7 @@ def test_a_wrong_command_is_found(text: str) -> None:
         "$ fedssl run method.name=fedemo",  # an error that the page does not show
     ],
 )
-def test_a_wrong_transcript_is_found(text: str, tmp_path: Path) -> None:
+def test_a_wrong_transcript_is_detected(text: str, tmp_path: Path) -> None:
     (command,) = commands(Block("page.md", 1, "console", text))
     with pytest.raises(AssertionError):
         run(command, tmp_path)

@@ -21,7 +21,7 @@ SMALL = {
 }
 
 
-def test_all_examples_are_tried_and_explained() -> None:
+def test_all_examples_are_tested_and_listed() -> None:
     files = {file.name for file in (ROOT / "examples").glob("*.py")}
     assert files == SMALL.keys()
     listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,9 @@ def test_all_examples_are_tried_and_explained() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_an_example(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_example_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     words, expected = SMALL[name]
     monkeypatch.setattr(sys, "argv", [name, *words])
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))  # what an example registers goes again

@@ -36,7 +36,7 @@ def shown(cell: Any, kind: str) -> str:
     return "".join(str(each.get(kind, "")) for each in data)
 
 
-def test_every_cell_shows_what_it_is_about(cells: list[Any]) -> None:
+def test_every_cell_shows_its_output(cells: list[Any]) -> None:
     run, probes, curves, more, compared, vectors, similar, classifier, report = cells
     assert "<svg" in shown(run, "text/html")
     assert "untrained" in shown(probes, "text/plain")
@@ -49,7 +49,7 @@ def test_every_cell_shows_what_it_is_about(cells: list[Any]) -> None:
     assert "report.html" in shown(report, "text/plain")
 
 
-def test_nothing_of_this_machine_is_in_it() -> None:
+def test_the_notebook_contains_no_machine_paths() -> None:
     text = FILE.read_text(encoding="utf-8")
     assert str(Path.home()) not in text
     assert "Traceback" not in text

@@ -79,7 +79,7 @@ def test_nothing_is_loaded_from_another_host(site: tuple[Path, str]) -> None:
         assert not re.search(r"(url\(|@import )[\"']?(https?:)?//", style), sheet.name
 
 
-def test_links_outside_of_the_site_lead_somewhere() -> None:
+def test_external_links_point_to_existing_files() -> None:
     for name in ("README.md", "examples/README.md"):
         file = FILES[name]
         for link in re.findall(r"\]\((?!https?://)([^)#]+)", file.read_text(encoding="utf-8")):

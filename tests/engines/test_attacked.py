@@ -37,7 +37,7 @@ def test_some_clients_attack_and_the_log_names_them(tmp_path: Path) -> None:
         assert hostile == [each["client"] for each in run.metrics[0]["clients"] if "attacker" in each]
 
 
-def test_minus_mean_stops_fedavg_where_it_is(tmp_path: Path) -> None:
+def test_minus_mean_stops_fedavg(tmp_path: Path) -> None:
     """Ten clients of ten images: the mean of all updates is zero, so the encoder is as before training."""
     keys = {**TEN, "rounds": 1}
     stopped, honest = attacked(tmp_path / "a", "minus-mean", **keys), small_run(tmp_path / "b", **keys)
@@ -90,7 +90,7 @@ def test_robust_rules_keep_poisoned_statistics_out_of_a_run(tmp_path: Path) -> N
         ({"engine": {"name": "gossip"}}, "engine.name=gossip has no simulated clients"),
     ],
 )
-def test_where_attacks_cannot_be_simulated(tmp_path: Path, keys: dict[str, Any], problem: str) -> None:
+def test_settings_without_simulated_attacks(tmp_path: Path, keys: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         attacked(tmp_path / "run", "sign-flip", **keys)
 
@@ -124,7 +124,7 @@ class Corner(torch.nn.Module):
         return torch.where(marked[:, None], other, own)
 
 
-def test_how_often_a_trigger_decides(tmp_path: Path) -> None:
+def test_the_backdoor_success_rate_by_hand(tmp_path: Path) -> None:
     """An encoder that obeys the trigger gives every image the class of the other one."""
     run = small_run(tmp_path / "run", **{**TEN, "rounds": 1, "attack": "backdoor"})
     found = run.probe("backdoor")

@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "audit.jsonl"
 
 
-def test_the_chain_as_anybody_can_check_it(log: Path) -> None:
+def test_the_chain_can_be_verified_independently(log: Path) -> None:
     """An independent implementation: SHA-256 of the entry as sorted JSON, without its hash."""
     previous = "0" * 64
     for number, line in enumerate(log.read_text().splitlines(), 1):
@@ -54,13 +54,13 @@ def test_the_chain_as_anybody_can_check_it(log: Path) -> None:
         (lambda lines: [], "is empty"),
     ],
 )
-def test_what_was_changed_is_named(log: Path, change: object, said: str) -> None:
+def test_changes_are_located(log: Path, change: object, said: str) -> None:
     log.write_text("".join(change(log.read_text().splitlines(keepends=True))))  # type: ignore[operator]
     with pytest.raises(RunError, match=said):
         verify(log.parent)
 
 
-def test_every_flipped_bit_shows(log: Path) -> None:
+def test_every_flipped_bit_is_detected(log: Path) -> None:
     content, chance = log.read_bytes(), random.Random(0)
     for _ in range(100):
         position = chance.randrange(len(content))
@@ -73,7 +73,7 @@ def test_every_flipped_bit_shows(log: Path) -> None:
             verify(log.parent)
 
 
-def test_a_log_that_was_written_again_lacks_a_hash_that_was_kept(log: Path, tmp_path: Path) -> None:
+def test_a_rewritten_log_lacks_a_known_hash(log: Path, tmp_path: Path) -> None:
     kept = verify(log.parent).head
     AuditLog(log.parent).append("left", site="berlin")
     assert verify(log.parent, kept).entries == 6
@@ -83,7 +83,7 @@ def test_a_log_that_was_written_again_lacks_a_hash_that_was_kept(log: Path, tmp_
         verify(log.parent, kept)
 
 
-def test_half_an_entry_of_a_killed_process_is_cut_off_and_noted(log: Path) -> None:
+def test_a_truncated_entry_is_removed_and_recorded(log: Path) -> None:
     with open(log, "a") as file:
         file.write('{"n": 6, "ti')
     AuditLog(log.parent).append("left", site="berlin")

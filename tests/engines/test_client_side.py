@@ -31,6 +31,6 @@ def test_workers_scale_too(tmp_path):
     assert (one.path / "encoder.safetensors").read_bytes() == (two.path / "encoder.safetensors").read_bytes()
 
 
-def test_what_the_autoscaler_needs_would_be_hidden(tmp_path):
+def test_the_autoscaler_is_refused_with_client_side_rules(tmp_path):
     with pytest.raises(ConfigError, match=r"autoscaler needs their distances; set method\.scaler"):
         small_run(tmp_path / "run", objective="byol", method="fedema", **{"aggregation.client_side": True})

@@ -115,7 +115,7 @@ def test_threads_are_part_of_the_config(tmp_path):
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_workers_open_a_memory_mapped_set_where_it_lies(tmp_path, monkeypatch):
+def test_workers_open_a_memory_mapped_set_in_place(tmp_path, monkeypatch):
     """Images beyond data.memory_mb are not copied for workers, and train to the same bits."""
     import numpy as np
     from PIL import Image

@@ -75,9 +75,7 @@ def test_no_step_of_a_method_reads_a_value(tmp_path: Path, method: str) -> None:
     assert train_on_meta(tmp_path, method=method, **NEEDS.get(method, {})).startswith(ENDS)
 
 
-def test_batches_that_are_made_ahead_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefetched_batches_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the views of the next steps are made in a thread, also where the loss draws numbers."""
     keys = {"objective": "sigreg", "rounds": 2}
     plain = digest(small_run(tmp_path / "plain", **keys))
@@ -97,7 +95,7 @@ def test_batches_that_are_made_ahead_give_the_same_bits(
         ("cuda:1", 2, ["cuda:1", "cuda:1", "cuda:1"]),
     ],
 )
-def test_workers_take_the_gpus_in_turn(
+def test_gpus_are_assigned_to_workers_in_turn(
     name: str, gpus: int, dealt: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
@@ -105,7 +103,7 @@ def test_workers_take_the_gpus_in_turn(
     assert devices.deal_devices(name, 3) == dealt
 
 
-def test_a_worker_is_told_its_device_and_so_is_who_replaces_it(
+def test_a_worker_and_its_replacement_use_the_same_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "deal_devices", lambda *_: ["cpu", "meta"])
@@ -121,11 +119,11 @@ def test_a_worker_is_told_its_device_and_so_is_who_replaces_it(
         pool.close()
 
 
-def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_device_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="device='cuda:7' cannot be used"):
         devices.find_device("cuda:7")
     assert devices.find_device("cpu") == torch.device("cpu")
 
 
-def test_the_generative_objectives_are_all_tried() -> None:
+def test_all_generative_objectives_are_tested() -> None:
     assert set(GENERATIVE) - set(POINTS) <= NEEDS.keys()

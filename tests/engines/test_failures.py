@@ -106,7 +106,7 @@ def test_too_few_uploads_stop_the_run_which_can_be_resumed(tmp_path):
     assert (tmp_path / "a" / "config.toml").exists()
 
 
-def test_min_clients_is_heeded(tmp_path):
+def test_min_clients_is_enforced(tmp_path):
     with pytest.raises(RunError, match=r"3 uploads, but participation\.min_clients is 4"):
         small_run(
             tmp_path / "a",
@@ -204,7 +204,7 @@ def test_one_image_clients_train(tmp_path):
         assert len(run.metrics[0]["clients"]) == 10
 
 
-def test_a_run_is_not_written_over_another(tmp_path):
+def test_a_run_does_not_overwrite_another(tmp_path):
     small_run(tmp_path / "a", rounds=1)
     before = digest(tmp_path / "a")
     with pytest.raises(RunError, match="contains a run already"):
@@ -220,7 +220,7 @@ def test_a_run_is_not_written_over_another(tmp_path):
         {"engine": {"name": "gossip"}, "method": "standalone"},  # found out when everything else is there
     ],
 )
-def test_a_run_that_cannot_begin_is_not_in_the_way_of_the_next(tmp_path, wrong):
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path, wrong):
     for _ in range(2):
         with pytest.raises(FedsslError) as error:
             fedssl.run({**SMALL, **wrong}, out=tmp_path / "a", quiet=True)
@@ -233,7 +233,7 @@ def test_a_run_that_cannot_begin_is_not_in_the_way_of_the_next(tmp_path, wrong):
     assert [file.name for file in (tmp_path / "a").iterdir()] == ["mine.txt"]
 
 
-def test_a_run_that_fails_on_its_way_stays(tmp_path, monkeypatch):
+def test_a_run_that_fails_later_keeps_its_folder(tmp_path, monkeypatch):
     def gone(self, client):
         if client.round == 2:
             raise ConfigError("no longer there")

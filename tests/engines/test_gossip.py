@@ -104,7 +104,7 @@ def test_consensus_distance_by_hand():
     assert consensus_distance(models, ["w"]) == 5.0  # both are 5 from (3, 4)
 
 
-def test_who_is_away_keeps_its_tensors_bit_for_bit():
+def test_absent_nodes_keep_their_tensors():
     models = states(5)
     mixed = mix_nodes(models, among(graph("cycle", 5, 0.7, numpy_rng(0)), [0, 1, 3]))
     for node in (2, 3, 4):  # 3 is there, but both its neighbors are away
@@ -132,7 +132,7 @@ def test_a_complete_graph_with_uniform_weights_is_fedavg(tmp_path, objective):
     assert all(line["spectral_gap"] == pytest.approx(1) for line in peers.metrics)
 
 
-def test_other_graphs_are_not_fedavg_and_stay_apart(tmp_path):
+def test_other_graphs_differ_from_fedavg(tmp_path):
     run = gossip(tmp_path / "a", "cycle")
     assert len(nodes(run)) == 5
     for line in run.metrics:
@@ -140,14 +140,14 @@ def test_other_graphs_are_not_fedavg_and_stay_apart(tmp_path):
         assert line["spectral_gap"] == pytest.approx(2 / 3 * (1 - np.cos(2 * np.pi / 5)))
 
 
-def test_one_node_alone_is_its_own_federation(tmp_path):
+def test_one_node_is_a_federation(tmp_path):
     keys = {"partition": {"scheme": "iid", "clients": 1}, "data.limit": 40}
     alone = gossip(tmp_path / "peers", "random", **keys)
     assert digest(alone) == digest(small_run(tmp_path / "server", **keys))
     assert alone.metrics[-1]["consensus_distance"] == 0
 
 
-def test_the_result_says_whose_encoder_it_is(tmp_path):
+def test_the_result_names_the_owner_of_the_encoder(tmp_path):
     run = gossip(tmp_path / "a", rounds=2, **{"probe.protocol": "knn", "probe.every": 2})
     found = run.result["probes"][0]
     assert found["model"] == "each node's own, mean of 5 nodes"
@@ -159,7 +159,7 @@ def test_the_result_says_whose_encoder_it_is(tmp_path):
     assert run.metrics[-1]["probe"]["knn"] == pytest.approx(found["accuracy"])
 
 
-def test_personal_methods_answer_for_what_their_nodes_begin_with(tmp_path):
+def test_personal_methods_evaluate_the_start_of_the_next_round(tmp_path):
     """FedU's node fuses what its neighbors made of its model with its own."""
     run = gossip(tmp_path / "a", objective="byol", method="fedu", rounds=2)
     assert all("divergence_before" in client for client in run.metrics[1]["clients"])
@@ -177,7 +177,7 @@ class SleepsInRoundTwo(FedAvg):
         return super().train(client)
 
 
-def test_a_node_that_drops_out_keeps_its_model_and_comes_back(tmp_path):
+def test_a_node_that_drops_out_keeps_its_model_and_returns(tmp_path):
     keys = {
         "method.name": "tests.engines.test_gossip:SleepsInRoundTwo",
         "checkpoint.every": 1,
@@ -199,7 +199,7 @@ def one_is_other(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_the_center_of_a_star_away_means_nobody_mixes(tmp_path):
+def test_no_node_mixes_without_the_center_of_a_star(tmp_path):
     keys = {"participation.failure_rate": 0.5, "seed": 3, "checkpoint.every": 1, "checkpoint.keep": 0}
     run = gossip(tmp_path / "a", "star", **keys)
     away = [0 in [failure["client"] for failure in line["failed"]] for line in run.metrics]
@@ -209,7 +209,7 @@ def test_the_center_of_a_star_away_means_nobody_mixes(tmp_path):
         assert center_is_away or line["consensus_distance"] > 0
 
 
-def test_few_nodes_a_round(tmp_path):
+def test_few_nodes_per_round(tmp_path):
     run = gossip(tmp_path / "a", "complete", rounds=1, **{"participation.per_round": 2})
     there = [client["client"] for client in run.metrics[0]["clients"]]
     assert len(there) == 2
@@ -277,7 +277,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path):
         ({"engine.topology": "ring"}, "known: complete, cycle, random, star, tree"),
     ],
 )
-def test_what_needs_a_server_is_refused_with_a_reason(tmp_path, keys, said):
+def test_settings_that_need_a_server_are_refused(tmp_path, keys, said):
     with pytest.raises(ConfigError, match=said):
         gossip(tmp_path / "a", **keys)
 
@@ -287,7 +287,7 @@ def test_fedema_with_a_fixed_scaler_needs_no_server(tmp_path):
     assert all("mu" in client for client in run.metrics[1]["clients"])
 
 
-def test_normalization_layers_that_stay_at_home_are_not_mixed(tmp_path):
+def test_private_normalization_layers_are_not_mixed(tmp_path):
     run = gossip(tmp_path / "a", method={"name": "fedavg", "private_norm": True}, rounds=2)
     assert not any("bn" in name for name in nodes(run)[0])
     assert all(not line["failed"] for line in run.metrics)

@@ -24,7 +24,7 @@ def receive(intake: Intake, *outcomes: Outcome, sent=(GLOBAL,)) -> tuple[list[in
     return at_once, [ready.client for ready in intake.finish() if not ready.failure]
 
 
-def test_uploads_that_no_limit_concerns_pass_at_once():
+def test_unlimited_uploads_pass_immediately():
     intake = Intake(LIMITS, sizes=[10, 10, 100])
     first = outcome(0)
     state = first.upload.state
@@ -32,7 +32,7 @@ def test_uploads_that_no_limit_concerns_pass_at_once():
     assert first.upload.state is state
 
 
-def test_a_client_counts_for_ten_median_clients_at_most():
+def test_a_client_counts_for_at_most_ten_median_clients():
     outcomes = [outcome(0, images=8), outcome(1, images=10**12), outcome(2, images=12), outcome(3, images=20)]
     assert receive(Intake(LIMITS, sizes=[0, 0, 0, 0]), *outcomes) == ([0], [1, 2, 3])
     # Sizes 8, 12, 20, 10¹²: the lower median is 12.
@@ -41,7 +41,7 @@ def test_a_client_counts_for_ten_median_clients_at_most():
     assert outcomes[2].upload.values == {}
 
 
-def test_the_weight_of_clients_can_be_left_alone():
+def test_the_weight_limit_can_be_turned_off():
     outcomes = [outcome(0, images=1), outcome(1, images=10**12)]
     assert receive(Intake(ParticipationConfig(max_weight=0), [1, 10**12]), *outcomes) == ([0, 1], [])
     assert outcomes[1].upload.num_samples == 10**12
@@ -62,11 +62,11 @@ def test_a_distance_within_the_limit():
     assert receive(Intake(ParticipationConfig(max_change=0), [10]), outcome(0, 1e6)) == ([0], [])
 
 
-def test_a_client_without_others_is_judged_by_the_global_model():
+def test_a_single_client_is_compared_with_the_global_model():
     assert receive(Intake(LIMITS, [10]), outcome(0, 50.1)) == ([], [])
 
 
-def test_after_a_hijacked_round_the_honest_clients_are_not_locked_out():
+def test_honest_clients_are_accepted_after_a_hijacked_round():
     """All of them are far from the global model; who is ten times further than they are is refused."""
     outcomes = [outcome(0, 800), outcome(1, 1000), outcome(2, 900), outcome(3, 9001), outcome(4, 8999)]
     assert receive(Intake(LIMITS, [10] * 5), *outcomes) == ([], [0, 1, 2, 4])
@@ -82,7 +82,7 @@ def test_the_distance_is_from_the_closest_of_several_clusters():
     assert receive(Intake(LIMITS, [10]), outcome(0, 100.0), sent=(GLOBAL, other)) == ([0], [])
 
 
-def test_long_updates_are_shortened_to_a_multiple_of_the_median():
+def test_long_updates_are_clipped_to_a_multiple_of_the_median():
     outcomes = [outcome(0, 1.0), outcome(1, 2.0), outcome(2, 10.0), outcome(3, 4.0)]
     limits = ParticipationConfig(clip=1.5)
     assert receive(Intake(limits, [10] * 4), *outcomes) == ([], [0, 1, 2, 3])
@@ -93,7 +93,7 @@ def test_long_updates_are_shortened_to_a_multiple_of_the_median():
     assert outcomes[2].upload.state["n"] == 10**6
 
 
-def test_statistics_are_clipped_on_their_own():
+def test_statistics_are_clipped_separately():
     """Central weights do not let statistics through that are far from those of the others."""
     sent = {**GLOBAL, "var": torch.tensor([1.0])}
     outcomes = [outcome(client, var=torch.tensor([1.0 + v])) for client, v in enumerate((1.0, 2.0, 40.0))]
@@ -103,7 +103,7 @@ def test_statistics_are_clipped_on_their_own():
     assert outcomes[2].upload.state["w"].tolist() == [3.0, 5.0]
 
 
-def test_what_waits_is_a_copy():
+def test_waiting_uploads_are_copies():
     """Clients that are trained in this process reuse the tensors of one model."""
     waiting = outcome(0, images=1000)
     tensors = waiting.upload.state
@@ -156,7 +156,7 @@ def test_a_run_with_a_client_that_claims_a_trillion_images(tmp_path, monkeypatch
     assert digest(bounded) != digest(owned)
 
 
-def test_holding_uploads_does_not_change_a_bit(tmp_path):
+def test_waiting_does_not_change_bits(tmp_path):
     """A limit that no update reaches lets everything wait, and alters nothing."""
     keys = {"partition": {"scheme": "dirichlet", "clients": 4, "alpha": 0.5}, "rounds": 2}
     free = small_run(tmp_path / "free", **keys)

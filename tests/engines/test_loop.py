@@ -38,7 +38,7 @@ def test_max_clients_and_overshoot():
     assert sorted(everybody[0] + everybody[1]) == list(range(6))  # there are no more
 
 
-def test_who_is_spare_is_drawn_fairly():
+def test_spare_clients_are_sampled_uniformly():
     config, counts = ParticipationConfig(per_round=4, overshoot=0.25), [0] * 10
     for number in range(2000):
         for client in draw_clients(config, 10, 0, number)[1]:

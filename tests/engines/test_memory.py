@@ -12,7 +12,7 @@ def test_a_client_without_memory_has_an_empty_one(tmp_path):
     assert MemoryStore(tmp_path, 1).load(3, 0) == ClientMemory()
 
 
-def test_what_was_saved_is_loaded_by_another_process(tmp_path):
+def test_memories_can_be_loaded_by_another_process(tmp_path):
     MemoryStore(tmp_path, 1).save(3, 7, memory(1.5))
     loaded = MemoryStore(tmp_path, 1).load(3, 7)
     assert torch.equal(loaded.state["w"], memory(1.5).state["w"])
@@ -29,7 +29,7 @@ def test_the_cache_stays_within_its_bound(tmp_path):
     assert all(float(store.load(client, 1).state["w"][0]) == client for client in range(10))
 
 
-def test_rewinding_forgets_what_is_younger_than_the_checkpoint(tmp_path):
+def test_rewinding_deletes_memories_newer_than_the_checkpoint(tmp_path):
     store = MemoryStore(tmp_path, 1)
     for number in (1, 2, 4):
         store.save(0, number, memory(number))

@@ -37,7 +37,7 @@ def test_every_number_of_nodes_up_to_64(topology):
         assert spectral_gap(weights) > 0
 
 
-def test_the_graphs_are_those_of_their_names():
+def test_graphs_match_their_names():
     for nodes in (2, 3, 7, 12):
         for topology, reference in (
             ("star", nx.star_graph(nodes - 1)),
@@ -71,13 +71,13 @@ def test_a_random_graph_is_seeded_connected_and_as_dense_as_asked():
     assert all(connected(neighbors) for neighbors in sparse)
 
 
-def test_a_hopeless_edge_probability_is_named():
+def test_a_too_small_edge_probability_is_an_error():
     with pytest.raises(ConfigError, match=r"edge_probability=0\.001: none of 1000 .* 30 nodes"):
         graph("random", 30, 0.001, numpy_rng(0))
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_whoever_is_away_weighs_nothing_and_the_rest_is_doubly_stochastic(topology):
+def test_absent_nodes_have_no_weight_and_the_rest_is_doubly_stochastic(topology):
     neighbors, rng = a_graph(topology, 12), np.random.default_rng(0)
     for _ in range(20):
         active = np.flatnonzero(rng.random(12) < 0.6)

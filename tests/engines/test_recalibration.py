@@ -62,7 +62,7 @@ def by_pytorch(encoder, images):
     return found
 
 
-def test_after_as_many_passes_as_layers_they_are_those_of_all_images_together(tmp_path):
+def test_one_pass_per_layer_gives_the_statistics_of_all_images(tmp_path):
     run = live_run(tmp_path)
     images = run.federation.train
     used = torch.cat([torch.as_tensor(part) for part in run.federation.parts])
@@ -84,7 +84,7 @@ def test_after_as_many_passes_as_layers_they_are_those_of_all_images_together(tm
     assert error(3) < error(1) < 0.5 * stale
 
 
-def test_one_pass_by_batch_is_pytorchs_own(tmp_path):
+def test_one_pass_by_batch_equals_pytorch(tmp_path):
     run = live_run(tmp_path)
     run.runner.model.load_state_dict({**run.runner.initial, **scaled_model(run)})
     encoder = run.runner.model.part("encoder")
@@ -111,7 +111,7 @@ def test_clients_send_means_and_variances_of_the_encoder_and_nothing_else(tmp_pa
     assert (outcome.upload.loss, outcome.upload.values) == (0.0, {})
 
 
-def test_hidden_from_the_server_they_are_the_same(tmp_path):
+def test_client_side_statistics_are_the_same(tmp_path):
     shown, hidden = (
         live_run(tmp_path / str(side), **{"aggregation.client_side": side}) for side in (False, True)
     )
@@ -137,7 +137,7 @@ def statistics(state):
 
 
 @pytest.mark.parametrize("rule", ["l-dawa", "m-dawa", "fixed-norms"])
-def test_where_weights_are_scaled_the_exported_and_probed_encoder_is_recalibrated(tmp_path, rule):
+def test_encoders_with_scaled_weights_are_recalibrated(tmp_path, rule):
     run = small_run(tmp_path / "run", **PROBED, **{"aggregation.name": rule})
     loaded = load_run(run.directory, {})
     fresh = loaded.live.recalibration.of(loaded.server.model)
@@ -155,7 +155,7 @@ def test_where_weights_are_scaled_the_exported_and_probed_encoder_is_recalibrate
     )
 
 
-def test_elsewhere_only_if_it_is_asked_for(tmp_path):
+def test_other_encoders_are_recalibrated_on_request(tmp_path):
     plain_run = small_run(tmp_path / "plain", **PROBED)
     asked = small_run(tmp_path / "asked", **PROBED, **{"probe.recalibrate": True})
     server = load_run(plain_run.directory, {}).server.model

@@ -55,13 +55,13 @@ def test_threads_by_hand(images, threads, wave, plan):
     assert [place.threads for place in schedule(images, threads, wave)] == plan
 
 
-def test_large_clients_begin_first():
+def test_large_clients_start_first():
     assert split_into_waves([500, 7, 1000, 900, 500], 1, 2) == ([], [2, 3, 0, 4, 1])
     assert split_into_waves([500, 7, 3000, 500], 1, 2) == ([[2]], [0, 3, 1])
     assert schedule([500, 7, 3000, 500], 1, 2) == [Slot(1, 1), Slot(1, 3), Slot(2, 0), Slot(1, 2)]
 
 
-def test_of_many_clients_few_are_waited_for():
+def test_few_uploads_wait_in_memory():
     """Uploads wait in memory for those of clients before them: never more than a few waves of them."""
     images = list(range(100))  # the last is the largest
     turns = [place.turn for place in schedule(images, 1, 2)]
@@ -86,7 +86,7 @@ def engine(cores, **keys):
     return found.threads, found.wave, found.all_threads
 
 
-def test_what_is_written_into_the_config():
+def test_threads_and_wave_are_written_to_the_config():
     assert engine(2) == (2, 1, 2)
     assert engine(2, workers=2) == (1, 2, 2)
     assert engine(8, workers=2) == (4, 2, 8)
@@ -162,14 +162,14 @@ def test_workers_give_the_same_bits_as_one_process(tmp_path, clients, workers):
     assert [line["loss"] for line in one.metrics] == [line["loss"] for line in several.metrics]
 
 
-def test_threads_make_a_difference_here(tmp_path):
+def test_the_number_of_threads_changes_bits(tmp_path):
     """Else the tests above would not notice if a client had the threads of another."""
     shared = small_run(tmp_path / "shared", **SHARED)
     assert digest(shared) != digest(small_run(tmp_path / "own", **{**SHARED, "engine.wave": 1}))
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_a_default_run_can_be_had_again_in_one_process(tmp_path, monkeypatch):
+def test_a_default_run_can_be_repeated_in_one_process(tmp_path, monkeypatch):
     """What two workers of this machine settled is in config.toml, and is all that the bits depend on."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     two = small_run(tmp_path / "two", **WIDE, **{"engine.workers": 2, "engine.threads": 0})
@@ -200,7 +200,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_spare_clients_have_no_part_in_the_plan(tmp_path):
+def test_spare_clients_do_not_affect_the_plan(tmp_path):
     """Which of them is needed is known only when another has failed."""
     chance = {"participation.per_round": 3, "participation.overshoot": 0.5, "participation.failure_rate": 0.3}
     keys = {**SHARED, **chance, "rounds": 4, "method.name": "tests.engines.test_schedule:SaysThreads"}
@@ -219,13 +219,13 @@ def test_spare_clients_have_no_part_in_the_plan(tmp_path):
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_neighbors_share_threads_as_clients_of_a_server_do(tmp_path):
+def test_gossip_nodes_share_threads_like_clients(tmp_path):
     keys = {**SHARED, "engine.name": "gossip"}
     one = small_run(tmp_path / "one", **keys)
     assert digest(one) == digest(small_run(tmp_path / "two", **keys, **{"engine.workers": 2}))
 
 
-def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
+def test_a_repeated_round_uses_the_same_threads(tmp_path):
     """What drift is measured of is what the clients uploaded."""
     run = small_run(tmp_path / "a", **{**SHARED, "rounds": 1})
     found = local_models(run.path)
@@ -243,7 +243,7 @@ def test_a_round_that_is_run_again_has_the_same_threads(tmp_path):
     ("running", "threads", "begins"),
     [([], 1, True), ([1], 1, True), ([1, 1], 1, False), ([1], 2, False), ([], 2, True), ([2], 1, False)],
 )
-def test_no_more_threads_than_cores_are_at_work(running, threads, begins):
+def test_no_more_threads_than_cores_are_used(running, threads, begins):
     workers = Workers.__new__(Workers)
     workers.config = with_machine_defaults(
         load({}, {"engine.workers": 2, "engine.threads": 1, "engine.wave": 2})

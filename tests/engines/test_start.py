@@ -33,7 +33,7 @@ def checkpoint(name: str, file: Path, size: tuple[int, int]) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", list(TIMM))
-def test_the_first_features_are_timm_s(name: str, tmp_path: Path) -> None:
+def test_the_first_features_equal_timms(name: str, tmp_path: Path) -> None:
     size = TIMM[name]["size"]
     source = checkpoint(name, tmp_path / "weights.safetensors", size)
     config = load(
@@ -77,7 +77,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> fedssl.Run:
     return small_run(tmp_path_factory.mktemp("start") / "first", rounds=1, **{"data.mean": 0.3})
 
 
-def test_a_run_goes_on_where_another_ended(first: fedssl.Run, tmp_path: Path) -> None:
+def test_a_run_starts_from_another_runs_encoder(first: fedssl.Run, tmp_path: Path) -> None:
     overrides = {key: value for key, value in SMALL.items() if key != "model"}
     again = fedssl.run(
         {**overrides, "model": {"init": str(first.path), "projector_hidden": 16, "projector_out": 8}},
@@ -95,7 +95,7 @@ def test_a_run_goes_on_where_another_ended(first: fedssl.Run, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("warm_workers")
-def test_a_run_needs_the_weights_no_more(first: fedssl.Run, tmp_path: Path) -> None:
+def test_a_started_run_does_not_need_the_weights(first: fedssl.Run, tmp_path: Path) -> None:
     shutil.copytree(first.path, tmp_path / "start")
     run = small_run(tmp_path / "run", **{"model.init": str(tmp_path / "start"), "rounds": 2})
     workers = small_run(
@@ -125,7 +125,7 @@ def test_weights_that_do_not_fit(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command_line_says_what_is_wrong(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_line_reports_the_problem(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from fedssl.cli import main
 
     assert main(["run", *arguments(**{"model.init": "hf:someone/vit"}), "--out", str(tmp_path / "run")]) == 2

@@ -120,7 +120,7 @@ def foreign_files(run: Path) -> str:
     "damage",
     [damage_checkpoint, remove_memory, damage_metrics, cut_metrics, foreign_files],
 )
-def test_a_run_goes_on_from_the_last_whole_state(damage: Any, stopped: Path, whole: fedssl.Run) -> None:
+def test_a_run_continues_from_the_last_complete_state(damage: Any, stopped: Path, whole: fedssl.Run) -> None:
     expected, heard = damage(stopped), Heard()
     experiment.resume(stopped, heard)
     assert (re.search(expected, "\n".join(heard.said)) is not None) if expected else not heard.said
@@ -130,7 +130,7 @@ def test_a_run_goes_on_from_the_last_whole_state(damage: Any, stopped: Path, who
     ]
 
 
-def test_a_run_without_a_whole_state_says_so_and_changes_nothing(stopped: Path) -> None:
+def test_a_run_without_a_complete_state_is_not_changed(stopped: Path) -> None:
     flip(file_of(stopped / "checkpoints", 2), -100)
     damage_checkpoint(stopped)
     before = {file: file.read_bytes() for file in stopped.rglob("*") if file.is_file()}
@@ -143,7 +143,7 @@ def test_a_run_without_a_whole_state_says_so_and_changes_nothing(stopped: Path) 
     assert changed <= {".lock", "partition.json"}
 
 
-def test_an_early_line_of_metrics_cannot_be_made_up_for(stopped: Path) -> None:
+def test_a_damaged_early_line_of_metrics_is_an_error(stopped: Path) -> None:
     lines = (stopped / "metrics.jsonl").read_text().splitlines(keepends=True)
     (stopped / "metrics.jsonl").write_text(lines[0][:50] + "\n" + "".join(lines[1:]))
     with pytest.raises(RunError, match=r"metrics.jsonl is complete up to round 0"):
@@ -160,7 +160,7 @@ def test_an_evaluation_does_not_use_a_damaged_checkpoint(
     assert "round-000003.safetensors cannot be read" in capsys.readouterr().err
 
 
-def test_no_flipped_byte_goes_unnoticed(after_three: Path, tmp_path: Path) -> None:
+def test_every_flipped_byte_is_detected(after_three: Path, tmp_path: Path) -> None:
     """In a checkpoint, a memory and metrics: either it is named, or nothing that is read differs."""
     chance = random.Random(0)
     checkpoint = file_of(after_three / "checkpoints", 3)
@@ -208,7 +208,7 @@ def test_no_flipped_byte_goes_unnoticed(after_three: Path, tmp_path: Path) -> No
         (lambda text: b"# " + b"x" * (2 << 20), "too large for a config"),
     ],
 )
-def test_a_config_that_is_none_is_an_error_in_words(stopped: Path, change: Any, said: str) -> None:
+def test_an_invalid_config_file_is_a_clear_error(stopped: Path, change: Any, said: str) -> None:
     file = stopped / "config.toml"
     file.write_bytes(change(file.read_bytes()))
     with pytest.raises(ConfigError, match=said):
@@ -223,7 +223,7 @@ def test_a_config_may_be_edited_on_purpose(stopped: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/", "x" * 300, "/proc/self/mem"])
-def test_what_is_no_file_is_no_config(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_must_be_a_file(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", path]) == 2
     assert capsys.readouterr().err.startswith("fedssl: ")
 
@@ -245,7 +245,7 @@ def test_two_processes_do_not_train_the_same_run(stopped: Path) -> None:
         experiment.resume(stopped, Listener())
 
 
-def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_process_is_released(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from fedssl.locks import exclusive\n"
         "with exclusive(Path(sys.argv[1]), 'x'): os.kill(os.getpid(), 9)"
@@ -256,7 +256,7 @@ def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
         pass
 
 
-def test_scratch_of_dead_processes_is_removed_and_of_living_ones_kept(tmp_path: Path) -> None:
+def test_scratch_folders_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead, foreign = tmp_path / "fedssl-scratch-dead", tmp_path / "fedssl-runs"
     for folder in (dead, foreign):
         folder.mkdir()
@@ -291,7 +291,7 @@ def test_half_written_files_of_dead_processes_are_removed(stopped: Path) -> None
         assert kept.exists()
 
 
-def test_a_line_is_appended_after_half_of_one(tmp_path: Path) -> None:
+def test_appending_removes_a_truncated_line(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     for start in ('{"a": 1}\n{"b": ', '{"a": 1}'):
         file.write_text(start)
@@ -299,7 +299,7 @@ def test_a_line_is_appended_after_half_of_one(tmp_path: Path) -> None:
         assert list(read_lines(file)) == [{"a": 1}, {"c": 2}]
 
 
-def test_memories_for_every_checkpoint_that_is_kept(tmp_path: Path) -> None:
+def test_memories_are_kept_for_every_checkpoint(tmp_path: Path) -> None:
     """A client that takes part seldom keeps the one memory that both checkpoints know."""
     from fedssl.state import ClientMemory, ServerState
 
@@ -319,7 +319,7 @@ def test_memories_for_every_checkpoint_that_is_kept(tmp_path: Path) -> None:
     assert files == ["0/round-000006.safetensors", "0/round-000007.safetensors", "1/round-000006.safetensors"]
 
 
-def test_order_of_tensors_survives(tmp_path: Path) -> None:
+def test_the_order_of_tensors_is_preserved(tmp_path: Path) -> None:
     from fedssl.state import ServerState
 
     state = {name: torch.ones(1) for name in ("z", "a", "m")}
@@ -341,7 +341,7 @@ def lines_of(text: str, file: Path) -> Iterator[str]:
     return (line for _, line in numbered_lines(file))
 
 
-def test_only_the_last_line_may_be_half_a_line(tmp_path: Path) -> None:
+def test_only_the_last_line_may_be_truncated(tmp_path: Path) -> None:
     assert list(lines_of('{"a": 1}\n{"b', tmp_path / "x")) == ['{"a": 1}\n']
     (tmp_path / "x").write_text('{"a": 1}\n{"b\n{"c": 3}\n')
     with pytest.raises(RunError, match="line 2 is damaged: it is not JSON"):

@@ -26,7 +26,7 @@ def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_message_with_32_bits_comes_out_as_it_went_in():
+def test_messages_with_32_bits_are_exact():
     assert same(unpack(pack(STATE, "float32"), 10_000), STATE)
 
 
@@ -40,7 +40,7 @@ def test_with_16_bits_floats_are_rounded_and_counters_are_not():
     assert same(round_to_dtype(received, "float16"), received)  # once is enough
 
 
-def test_rounding_to_32_bits_is_no_copy():
+def test_rounding_to_32_bits_does_not_copy():
     assert round_to_dtype(STATE, "float32") is STATE
 
 
@@ -58,7 +58,7 @@ def test_bytes_by_hand():
     assert len(pack(STATE, "float32")) <= max_message_bytes(STATE, "float32")
 
 
-def test_too_many_bytes_are_not_looked_at():
+def test_too_many_bytes_are_not_parsed():
     data = pack({"w": torch.zeros(1000)}, "float32")
     with pytest.raises(WireError, match=f"{len(data):,} bytes: at most 100 are accepted"):
         unpack(data, 100)
@@ -75,7 +75,7 @@ def test_too_many_bytes_are_not_looked_at():
         b'\x40\0\0\0\0\0\0\0{"w":{"dtype":"F32","shape":[1000000000],"data_offsets":[0,4]}}' + b"0000",
     ],
 )
-def test_rubbish_is_no_tensors(data):
+def test_invalid_bytes_are_refused(data):
     with pytest.raises(WireError, match="bytes that are not tensors"):
         unpack(data, 10_000)
 

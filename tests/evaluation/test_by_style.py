@@ -136,7 +136,7 @@ def test_an_evaluation_changes_no_option_of_training(fedstyle: fedssl.Run, fedav
         fedavg.probe("personal", **{"method.stylized": False})
 
 
-def test_a_client_with_one_class_takes_every_image_for_it(tmp_path: Path) -> None:
+def test_a_client_with_one_class_predicts_it_always(tmp_path: Path) -> None:
     run = small_run(tmp_path / "a", partition={"scheme": "one-class", "clients": 10}, rounds=1)
     found = run.probe("personal")
     finished = load_run(run.directory, {})
@@ -149,7 +149,7 @@ def test_a_client_with_one_class_takes_every_image_for_it(tmp_path: Path) -> Non
     assert found["styles"] == []
 
 
-def test_images_without_styles_cannot_show_generalization(tmp_path: Path) -> None:
+def test_generalization_needs_styles(tmp_path: Path) -> None:
     run = small_run(tmp_path / "a", rounds=1)
     with pytest.raises(DataError, match=r"needs the style of each image, which digits does not have"):
         run.probe("generalization")
@@ -169,7 +169,7 @@ class Product(nn.Module):
         return x + self.hidden(x)
 
 
-def test_a_tuned_part_solves_what_no_linear_probe_can() -> None:
+def test_a_tuned_part_solves_a_nonlinear_problem() -> None:
     x = torch.randn(400, 2, generator=torch_rng(0, "xor"))
     y = (x.prod(dim=1) > 0).long() * 2  # class 1 does not occur
     torch.manual_seed(0)
@@ -188,7 +188,7 @@ def test_a_tuned_part_solves_what_no_linear_probe_can() -> None:
     assert torch.equal(again.weight, probe.weight)
 
 
-def test_with_nothing_to_tune_it_is_the_linear_probe_of_the_papers() -> None:
+def test_without_a_tuned_part_it_is_the_papers_linear_probe() -> None:
     x = torch.randn(60, 5, generator=torch_rng(0, "x"))
     y = torch.arange(60) % 3
     config = ProbeConfig(epochs=4, batch_size=16, lr=0.05)
@@ -219,7 +219,7 @@ def test_style_features_are_those_of_each_clients_own_encoder(fedstyle: fedssl.R
     assert found["gain"] == pytest.approx(found["accuracy"] - found["untrained"])
 
 
-def test_clients_are_told_apart_by_their_nearest_neighbor() -> None:
+def test_the_nearest_neighbor_identifies_the_client() -> None:
     features = torch.tensor([[1.0, 0.0], [1.0, -0.2], [0.0, 1.0], [0.1, 3.0], [1.0, 0.09]])
     seen = StyleFeatures(features, torch.tensor([0, 0, 1, 1, 1]), None, ())
     # The last one lies with client 0: its nearest is the first, whose nearest it is. The others are right.
@@ -265,7 +265,7 @@ def test_only_fedstyle_has_style_features(fedavg: fedssl.Run) -> None:
         fedavg.probe("style")
 
 
-def test_the_server_state_holds_nothing_of_a_style(fedstyle: fedssl.Run) -> None:
+def test_the_server_state_contains_no_style(fedstyle: fedssl.Run) -> None:
     run = load_run(fedstyle.directory, {})
     assert isinstance(run.server, ServerState)
     assert {name.split(".")[0] for name in run.server.model} == {"encoder", "projector"}

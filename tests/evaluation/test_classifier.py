@@ -23,7 +23,7 @@ def run(tmp_path_factory):
     return small_run(tmp_path_factory.mktemp("runs") / "a", **SUPERVISED)
 
 
-def test_the_result_has_the_classifier_beside_the_probes(run):
+def test_the_result_contains_classifier_and_probes(run):
     entries = {entry["protocol"]: entry for entry in run.result["probes"]}
     assert list(entries) == ["linear", "knn", "classifier"]
     classifier = entries["classifier"]
@@ -43,7 +43,7 @@ def test_its_accuracy_is_that_of_the_network_on_test_images(run):
     assert torch.equal(classifier.weight, finished.server.model["classifier.weight"])
 
 
-def test_personal_classifiers_go_with_personal_encoders(tmp_path):
+def test_personal_encoders_have_personal_classifiers(tmp_path):
     """FedPer-like: nothing is shared, so every client has a classifier of its own."""
     keys = {**SUPERVISED, "rounds": 1, "train": {"epochs": 1, "batch_size": 20}}
     run = small_run(tmp_path / "a", **keys, method="standalone")

@@ -92,7 +92,7 @@ def test_perfect_predictions_score_one():
     ]
 
 
-def test_nothing_found_scores_zero():
+def test_no_predictions_score_zero():
     truth = squares((0, 2, 2, 6, 1))
     nothing = {
         "boxes": torch.zeros(0, 4),
@@ -143,7 +143,7 @@ def test_crowds_need_not_be_found_and_are_not_wrong_to_find():
     assert len(to_target(truth[0], CPU)["boxes"]) == 1  # and none is trained on
 
 
-def test_a_test_set_without_objects_is_said():
+def test_a_test_set_without_objects_is_an_error():
     truth = squares((0, 2, 2, 6, 1), (1, 2, 2, 6, 1)).subset([0])
     empty = Scenes(
         "empty", ("a",), False, ((20, 20),), lambda _: scene(np.zeros((20, 20, 3), np.uint8), [], []), (0,)
@@ -178,7 +178,7 @@ def test_the_schedule_is_the_papers():
     assert learning_rate(config, 80_000) == pytest.approx(0.0002)
 
 
-def test_batches_go_through_all_scenes_before_any_comes_again():
+def test_batches_cover_all_scenes_before_repeating():
     config = DetectionConfig(steps=6, batch_size=4)
     drawn = list(batches(6, config, seed=0))
     assert [len(batch) for batch in drawn] == [4] * 6
@@ -282,7 +282,7 @@ def test_a_detector_learns_one_picture():
     assert numbers["mask"]["ap50"] > 0.5
 
 
-def test_a_loss_that_is_not_finite_is_said():
+def test_a_loss_that_is_not_finite_is_an_error():
     with pytest.raises(RunError, match=r"smaller detection\.lr"):
         fine_tune(encoder(), draw(4, 32, "train"), draw(2, 32, "test"), tuning(lr=1e30, steps=5, clip=0))
 
@@ -314,7 +314,7 @@ def test_few_labels(run):
     assert found["images"] == "shapes: 2 labeled of 4 train, 2 test"
 
 
-def test_boxes_beside_the_images_that_were_trained_on(tmp_path):
+def test_bare_file_names_are_searched_next_to_the_training_images(tmp_path):
     """A bare name of a file is looked for where the run's own images lie."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 4), ("test", 2)):

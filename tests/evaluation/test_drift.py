@@ -118,7 +118,7 @@ def test_methods_that_remember_their_model_need_no_second_training(tmp_path):
         assert clustered.merged[client]["encoder.conv1.weight"] is model["encoder.conv1.weight"]
 
 
-def test_what_cannot_be_made_anew_says_why(tmp_path):
+def test_rounds_that_cannot_be_repeated_give_the_reason(tmp_path):
     gone = small_run(tmp_path / "gone", rounds=2)
     with pytest.raises(RunError, match=r"train with checkpoint\.every=1 checkpoint\.keep=2"):
         drift(gone.path)

@@ -75,7 +75,7 @@ def test_same_bits_every_time(encoder: nn.Module, images: ImageSet) -> None:
     assert torch.equal(first, second)
 
 
-def test_encoder_is_left_as_it_was(encoder: nn.Module, images: ImageSet) -> None:
+def test_the_encoder_is_not_changed(encoder: nn.Module, images: ImageSet) -> None:
     encoder.train()
     batch_norm = encoder.get_submodule("body.1").eval()  # modes are mixed, and stay so
     encoder.get_submodule("body.9").requires_grad_(False)

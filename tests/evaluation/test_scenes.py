@@ -45,7 +45,7 @@ def config(folder, **options):
     return DetectionConfig(**given | options)
 
 
-def test_coco_is_read_as_it_is_written(coco):
+def test_coco_survives_a_round_trip(coco):
     train, test = load(config(coco[0]))
     assert (len(train), len(test), train.side) == (2, 2, 10)
     assert train.classes == ("car", "brush")  # by id
@@ -93,7 +93,7 @@ def test_bad_coco_is_named(coco, options, said):
         load(config(coco[0], **options))
 
 
-def test_an_image_that_is_not_there_is_named(coco):
+def test_a_missing_image_is_named(coco):
     (coco[0] / "photos" / "7.png").unlink()
     train, _ = load(config(coco[0]))
     with pytest.raises(DataError, match=r"7\.png cannot be read"):
@@ -121,7 +121,7 @@ def people(tmp_path):
     return tmp_path
 
 
-def test_a_folder_beside_other_images_is_found(people):
+def test_a_folder_next_to_other_images_is_found(people):
     config = DetectionConfig(data="pennfudan", root=people.name)
     for beside in (people.parent / "imagenet100", people.parent):
         assert len(load(config, str(beside))[0]) == 4
@@ -174,7 +174,7 @@ def test_boxes_of_an_npz(tmp_path):
     assert train[0].masks is None
 
 
-def test_a_bare_name_is_looked_for_beside_other_images(tmp_path):
+def test_a_bare_name_is_searched_next_to_other_images(tmp_path):
     save(tmp_path / "cells_train.npz")
     config = DetectionConfig(data="npz", root="cells_train.npz", test_fraction=0.3)
     for beside in (tmp_path / "cifar10_train.npz", tmp_path):
@@ -201,7 +201,7 @@ def test_bad_boxes_are_named(tmp_path, changes, said):
         load(DetectionConfig(data="npz", root=save(tmp_path / "a.npz", **changes)))
 
 
-def test_a_file_that_is_no_npz_is_named(tmp_path):
+def test_a_file_that_is_not_npz_is_named(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(DataError, match=r"a\.npz cannot be read"):
         load(DetectionConfig(data="npz", root=str(tmp_path / "a.npz")))
@@ -220,7 +220,7 @@ def test_limits_are_seeded_and_nested(tmp_path):
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def test_drawn_boxes_and_masks_belong_together():
+def test_synthetic_boxes_match_their_masks():
     scenes = draw(20, 64, "train")
     assert scenes.classes == KINDS
     objects = 0
@@ -234,7 +234,7 @@ def test_drawn_boxes_and_masks_belong_together():
     assert 20 <= objects <= 80
 
 
-def test_drawings_do_not_depend_on_how_many_there_are():
+def test_synthetic_images_do_not_depend_on_their_number():
     few, many = draw(2, 48, "train"), draw(5, 48, "train")
     assert all(torch.equal(few[place].image, many[place].image) for place in range(2))
     assert not torch.equal(few[0].image, few[1].image)
@@ -250,7 +250,7 @@ def test_outlines_have_the_area_of_their_names_at_any_angle(kind, area):
         assert inside.mean() * 9.0 == pytest.approx(area, rel=0.02)
 
 
-def test_objects_can_be_told_from_what_is_behind_them():
+def test_objects_differ_from_the_background():
     drawn = picture(64, np.random.default_rng(3))
     for mask in drawn.masks:
         inside = drawn.image[mask].mean(axis=0)

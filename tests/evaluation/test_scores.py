@@ -60,7 +60,7 @@ def test_mean_of_scores() -> None:
         mean_scores([])
 
 
-def test_what_cannot_be_scored() -> None:
+def test_invalid_predictions_are_an_error() -> None:
     with pytest.raises(DataError, match=r"\[2\] predictions .* \[3\] labels"):
         score(torch.tensor([0, 1]), torch.tensor([0, 1, 1]), ("a", "b"))
     with pytest.raises(DataError):

@@ -59,7 +59,7 @@ def tune(encoder: nn.Module, labeled: ImageSet, test: ImageSet, **changes: Any) 
     return fine_tune(encoder, 6, labeled, test, **{**SETTINGS, **changes})
 
 
-def test_learns_what_the_encoder_did_not_know(encoder: nn.Module) -> None:
+def test_fine_tuning_learns_new_features(encoder: nn.Module) -> None:
     found = tune(encoder, striped(40, 1), striped(60, 2), epochs=15)
     assert found.accuracy > 0.9
     assert [row["count"] for row in found.per_class] == [30, 30]
@@ -122,7 +122,7 @@ def test_depends_on_the_seed_alone(encoder: nn.Module, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("count", "batch_size"), [(9, 8), (17, 4), (2, 8), (3, 2), (2, 2)])
-def test_a_last_image_on_its_own_does_not_break_batch_norm(
+def test_a_single_last_image_does_not_break_batch_norm(
     encoder: nn.Module, count: int, batch_size: int
 ) -> None:
     found = tune(encoder, striped(count, 1), striped(4, 2), batch_size=batch_size, epochs=1)

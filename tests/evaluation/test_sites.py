@@ -80,7 +80,7 @@ def naive_site_knn(run, folder, tested):
     return naive_knn(features[~held], classes[~held], features[held], classes[held])
 
 
-def test_accuracies_are_those_of_a_second_calculation(tmp_path, monkeypatch):
+def test_accuracies_equal_an_independent_calculation(tmp_path, monkeypatch):
     from fedssl.evaluation import sites
 
     seen = []
@@ -106,7 +106,7 @@ def test_accuracies_are_those_of_a_second_calculation(tmp_path, monkeypatch):
     assert run.metrics[-1]["probe"]["site_knn"] == pytest.approx(knn["accuracy"])
 
 
-def test_only_numbers_travel_and_the_model_is_the_same_without_probes(tmp_path):
+def test_probes_send_numbers_only_and_do_not_change_the_model(tmp_path):
     grid = FakeGrid(make_sites(tmp_path / "images"))
     run_with(grid, at_sites(BASE, NAMES, **PROBES), tmp_path / "with")
     plain = FakeGrid(make_sites(tmp_path / "others"))
@@ -136,7 +136,7 @@ def test_a_site_with_an_encoder_of_its_own_probes_that(tmp_path):
 # --- sites that cannot, or that lie ---------------------------------------------------------------
 
 
-def test_a_site_that_is_away_costs_its_number_only(tmp_path):
+def test_an_absent_site_only_misses_in_the_mean(tmp_path):
     found = make_sites(tmp_path / "images", (True, True, True))
 
     class Leaving(FakeGrid):
@@ -192,7 +192,7 @@ def test_test_images_are_a_share_of_each_class():
         ({"engine.name": "flower", "engine.sites": NAMES, "privacy.mode": "client"}, "without the noise"),
     ],
 )
-def test_where_accuracies_cannot_be_asked_for(keys, said):
+def test_settings_without_probes_at_sites(keys, said):
     from fedssl.evaluation.sites import SiteProbes
 
     with pytest.raises(ConfigError, match=said):

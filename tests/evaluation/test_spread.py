@@ -28,7 +28,7 @@ class Notes(Listener):
         self.notes.append(text)
 
 
-def test_the_last_round_has_the_spread_even_if_nobody_asked_for_probes(tmp_path: Path) -> None:
+def test_the_last_round_always_has_the_feature_spread(tmp_path: Path) -> None:
     run = small_run(tmp_path / "a")
     assert ["probe" in line for line in run.metrics] == [False, False, True]
     assert set(run.metrics[-1]["probe"]) == {"feature_std", "seconds"}
@@ -54,7 +54,7 @@ class Alike(nn.Module):
         return torch.where(bright, -1.0, 1.0)[:, None].expand(-1, 4)
 
 
-def test_the_spread_of_what_is_alike_is_nothing() -> None:
+def test_equal_features_have_spread_zero() -> None:
     dark = torch.zeros(8, 2, 2, 1, dtype=torch.uint8)
     bright = dark + 255
     spread = Spread(ImageSet(dark), DataConfig(), torch.device("cpu"))
@@ -63,7 +63,7 @@ def test_the_spread_of_what_is_alike_is_nothing() -> None:
     assert spread.measure(Alike())["feature_std"] == pytest.approx(1.0)  # ±½ in 4 dimensions, times √4
 
 
-def test_a_collapsed_encoder_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collapsed_encoder_causes_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Spread, "measure", lambda self, encoder: {"feature_std": 0.001})
     listener = Notes()
     experiment.run(load(SMALL, {"rounds": 1}), tmp_path / "a", listener)
@@ -71,7 +71,7 @@ def test_a_collapsed_encoder_is_warned_of(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("spread", "warned"), [(0.0, True), (0.009, True), (0.02, False), (1.0, False)])
-def test_only_a_spread_near_zero_is_worth_a_word(spread: float, warned: bool) -> None:
+def test_only_a_spread_near_zero_causes_a_warning(spread: float, warned: bool) -> None:
     assert bool(warn_of_collapse(spread, 3)) == warned
 
 

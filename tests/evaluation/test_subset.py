@@ -20,7 +20,7 @@ def test_every_class_keeps_its_share_and_at_least_one_image() -> None:
         assert torch.equal(index, torch.unique(index))  # sorted, none twice
 
 
-def test_all_of_them() -> None:
+def test_a_share_of_one_keeps_all() -> None:
     assert torch.equal(subset(LABELS, 1.0, seed=3), torch.arange(802))
 
 
@@ -30,7 +30,7 @@ def test_seeded_and_nested() -> None:
     assert set(subset(LABELS, 0.01, seed=1).tolist()) < set(subset(LABELS, 0.1, seed=1).tolist())
 
 
-def test_all_images_of_a_class_are_as_likely() -> None:
+def test_all_images_of_a_class_are_equally_likely() -> None:
     """Over 600 seeds each of 20 images is drawn 150 times; ±45 is four standard deviations."""
     labels = torch.zeros(20, dtype=torch.int64)
     drawn = sum(torch.bincount(subset(labels, 0.25, seed), minlength=20) for seed in range(600))

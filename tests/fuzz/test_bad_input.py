@@ -42,7 +42,7 @@ def test_an_npz_that_claims_27_tib_is_refused_before_memory_is_taken(packed: int
         load_whole(DataConfig(name="npz", root=str(file)))
 
 
-def test_an_array_among_images_that_claims_too_much_is_left_out(tmp_path: Path) -> None:
+def test_an_array_with_a_false_header_is_left_out(tmp_path: Path) -> None:
     Image.new("RGB", (9, 9)).save(tmp_path / "good.png")
     (tmp_path / "bad.npy").write_bytes(header(TERABYTES_27))
     found = load_whole(DataConfig(name="folder", root=str(tmp_path), channels=3))
@@ -128,7 +128,7 @@ def test_a_folder_that_is_read_only(
     assert "Read-only file system" in said
 
 
-def test_a_full_disk_is_said_in_words_and_loses_nothing(
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With more and more room the disk is full at the config, at a memory, at a checkpoint."""

@@ -17,7 +17,7 @@ EXAMPLES = 300
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_generated_input_is_refused_in_words(name: str) -> None:
+def test_generated_bad_input_gives_clear_errors(name: str) -> None:
     target = TARGETS[name]
 
     @settings(
@@ -36,5 +36,5 @@ def test_generated_input_is_refused_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
-def test_what_once_crashed_is_refused_in_words(file: Path) -> None:
+def test_former_crashes_give_clear_errors(file: Path) -> None:
     replay(file)

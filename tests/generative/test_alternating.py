@@ -63,9 +63,7 @@ def order(steps: Steps) -> str:
     return "".join(who for who, _ in steps)
 
 
-def test_the_generator_has_a_turn_after_every_third_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_generator_trains_after_every_third_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = a_client(tmp_path, **{"train.epochs": 7 / 3})  # 30 images: 3 steps an epoch
     assert order(trained(client, PaDPaF(name="padpaf"), monkeypatch)) == "DDDGDDDGD"
     twos = PaDPaF(name="padpaf", discriminator_steps=2)
@@ -79,7 +77,7 @@ def test_a_round_shorter_than_that_trains_the_generator_once(
     assert order(trained(client, PaDPaF(name="padpaf"), monkeypatch)) == "DG"
 
 
-def test_rates_differ_by_player_and_fall_round_by_round(
+def test_rates_differ_by_player_and_decay_over_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faster = PaDPaF(name="padpaf", decay=0.9, discriminator_rate=4)
@@ -105,7 +103,7 @@ def test_both_optimizers_have_the_papers_betas(tmp_path: Path, monkeypatch: pyte
     assert made == [(0.5, 0.9)] * 2 + [(0.3, 0.7)] * 2
 
 
-def test_a_loopless_client_stops_by_chance_after_the_same_time_on_average(tmp_path: Path) -> None:
+def test_a_loopless_client_has_the_same_mean_number_of_steps(tmp_path: Path) -> None:
     client = a_client(tmp_path, **{"train.epochs": 2.0})
     method = PaDPaF(name="padpaf", loopless=True)
     drawn = [method._epochs(replace(client, round=round), "train") * 3 for round in range(1, 1500)]
@@ -141,7 +139,7 @@ def test_losses_of_both_players_are_logged(gan: Any) -> None:
 # --- the baselines ----------------------------------------------------------------------------------
 
 
-def test_ditto_shares_everything_and_keeps_a_model_of_its_own(tmp_path: Path) -> None:
+def test_ditto_shares_everything_and_keeps_a_personal_model(tmp_path: Path) -> None:
     client = a_client(tmp_path, method="padpaf-ditto")
     method = load(KINDS["gan"], {"method": "padpaf-ditto"}).method
     shared = method.shares(client.model)
@@ -187,7 +185,7 @@ def distances(folder: Path, **keys: Any) -> dict[str, float]:
     }
 
 
-def test_a_stronger_pull_keeps_a_model_closer(tmp_path: Path) -> None:
+def test_a_larger_mu_keeps_a_model_closer(tmp_path: Path) -> None:
     weak, strong, prox = (
         distances(tmp_path, mu=0.0),
         distances(tmp_path, mu=10.0),

@@ -36,7 +36,7 @@ ADVERSARIAL = ["gan", "conditional-gan", "lens", "linear-gan"]
 
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
-def test_every_parameter_has_one_player(kind: str) -> None:
+def test_every_parameter_belongs_to_one_player(kind: str) -> None:
     _, model = made(kind)
     discriminators, generator = split_parameters(model)
     assert not discriminators.keys() & generator.keys()
@@ -45,7 +45,7 @@ def test_every_parameter_has_one_player(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
-def test_gradients_reach_the_player_whose_turn_it_is_and_nobody_else(kind: str) -> None:
+def test_gradients_only_reach_the_player_that_trains(kind: str) -> None:
     objective, model = made(kind)
     images, labels = batch(kind)
     discriminators, generator = split_parameters(model)
@@ -104,7 +104,7 @@ def test_both_terms_of_the_regularizer_count() -> None:
 
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
-def test_both_players_can_move_at_once(kind: str) -> None:
+def test_both_players_can_train_together(kind: str) -> None:
     """For methods that know nothing of turns."""
     objective, model = made(kind)
     images, labels = batch(kind)
@@ -190,7 +190,7 @@ def test_the_linear_gan_draws_points_and_a_background(private_weight: bool) -> N
     assert float(shown[~same][..., 0].detach().std()) == pytest.approx(1, abs=0.05)
 
 
-def test_data_that_do_not_fit_say_so() -> None:
+def test_data_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(ConfigError, match="at least 2 classes"):
         build_network(load(KINDS["conditional-gan"]), (8, 8), 1, 0)
     with pytest.raises(ConfigError, match=r"points of a plane.*data\.name=simpson"):
@@ -204,7 +204,7 @@ def test_data_that_do_not_fit_say_so() -> None:
 
 
 @pytest.mark.parametrize(("which", "expected"), [("all", set(range(10))), ("own", {3, 7})])
-def test_a_client_draws_all_labels_or_those_it_has(
+def test_labels_are_drawn_from_all_or_from_the_clients_own(
     which: str, expected: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For both players, and with pairs that share their content as before."""
@@ -229,7 +229,7 @@ def test_a_client_draws_all_labels_or_those_it_has(
 
 
 @pytest.mark.parametrize("augmented", [False, True])
-def test_a_label_reaches_the_generator_through_its_latent_only_if_asked(augmented: bool) -> None:
+def test_a_label_enters_the_latent_only_with_augmented(augmented: bool) -> None:
     """With gains and biases of labels switched off, nothing else is left for a label to speak through."""
     objective, model = made("conditional-gan", **{"objective.augmented": augmented})
     torch.nn.init.zeros_(model.part("label_modulation").maps.weight)
@@ -240,7 +240,7 @@ def test_a_label_reaches_the_generator_through_its_latent_only_if_asked(augmente
     assert ("generator.labels.weight" in model.names(Role.SHARED)) == augmented
 
 
-def test_without_maps_of_labels_all_channels_are_the_styles() -> None:
+def test_without_label_maps_the_style_conditions_all_channels() -> None:
     objective, model = made(
         "conditional-gan", **{"objective.label_maps": "none", "objective.augmented": True}
     )

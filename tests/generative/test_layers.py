@@ -20,12 +20,12 @@ def layer(request: pytest.FixtureRequest) -> nn.Module:
     return request.param()
 
 
-def test_outside_of_training_the_largest_singular_value_is_one(layer: nn.Module) -> None:
+def test_the_largest_singular_value_is_one_in_evaluation(layer: nn.Module) -> None:
     largest = torch.linalg.svdvals(layer.eval().normalized_weight().flatten(1))[0]
     assert float(largest.detach()) == pytest.approx(1, abs=0.02)
 
 
-def test_a_foreign_vector_makes_no_difference_outside_of_training(layer: nn.Module) -> None:
+def test_evaluation_does_not_depend_on_the_vector(layer: nn.Module) -> None:
     """It is private: a global network is evaluated with the one it was born with."""
     other = copy.deepcopy(layer)
     other.u.copy_(torch.nn.functional.normalize(torch.randn(len(other.u)), dim=0))
@@ -34,7 +34,7 @@ def test_a_foreign_vector_makes_no_difference_outside_of_training(layer: nn.Modu
     )
 
 
-def test_training_carries_the_vector_on_and_evaluation_does_not(layer: nn.Module) -> None:
+def test_only_training_updates_the_vector(layer: nn.Module) -> None:
     before = layer.u.clone()
     layer.eval().normalized_weight()
     assert torch.equal(layer.u, before)
@@ -43,7 +43,7 @@ def test_training_carries_the_vector_on_and_evaluation_does_not(layer: nn.Module
     assert float(layer.u.norm()) == pytest.approx(1)
 
 
-def test_after_some_passes_training_is_pytorchs() -> None:
+def test_training_converges_to_pytorchs() -> None:
     """Theirs begins from the other vector, and so is half an iteration ahead until both have settled."""
     torch.manual_seed(0)
     ours, theirs = SpectralLinear(6, 4), nn.Linear(6, 4)

@@ -52,7 +52,7 @@ def test_an_image_is_placed_as_by_torchvision(turn: float, zoom: float, right: f
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_the_ways_to_hold_a_lens() -> None:
+def test_orientations_by_hand() -> None:
     x = images().numpy()
     expected = {
         0: x,
@@ -65,7 +65,7 @@ def test_the_ways_to_hold_a_lens() -> None:
         np.testing.assert_array_equal(orient(torch.from_numpy(x), orientation).numpy(), picture)
 
 
-def test_a_fresh_lens_hardly_changes_anything_and_listens_to_the_style() -> None:
+def test_a_new_lens_is_near_identity_and_depends_on_the_style() -> None:
     torch.manual_seed(0)
     lens, x = Lens(16), images(2)
     style = torch.randn(2, 16)
@@ -76,7 +76,7 @@ def test_a_fresh_lens_hardly_changes_anything_and_listens_to_the_style() -> None
     assert all(float(value.grad.abs().sum()) > 0 for value in lens.parameters())
 
 
-def test_tone_turns_ink_into_paper() -> None:
+def test_a_negative_tone_inverts_the_image() -> None:
     lens, x = Lens(4), images(2)
     with torch.no_grad():
         lens.weight.zero_()
@@ -84,7 +84,7 @@ def test_tone_turns_ink_into_paper() -> None:
     torch.testing.assert_close(lens(x * 2 - 1, torch.zeros(2, 4)), (0.5 * x + 0.2) * 2 - 1)
 
 
-def test_agreement_by_hand() -> None:
+def test_similarity_by_hand() -> None:
     """Two labels of one row of three pixels: a stroke left and in the middle; real ones are mirrored."""
     drawn = torch.tensor([[1.0, 0, 0], [0, 1, 0]]).view(2, 1, 1, 3)
     real = torch.tensor([[0, 0, 5.0], [0, 5, 0]]).view(2, 1, 1, 3)
@@ -97,7 +97,7 @@ def test_agreement_by_hand() -> None:
 
 
 @pytest.mark.parametrize("orientation", [0, MIRRORED, UPSIDE_DOWN | NEGATIVE, MIRRORED | UPSIDE_DOWN, 7])
-def test_a_lens_is_turned_over_until_it_is_held_as_real_images_are(orientation: int) -> None:
+def test_a_lens_adopts_the_orientation_of_real_images(orientation: int) -> None:
     lens, drawn = Lens(4), images(5)
     real = orient(drawn, orientation)
     for _ in range(12):
@@ -105,7 +105,7 @@ def test_a_lens_is_turned_over_until_it_is_held_as_real_images_are(orientation: 
     assert int(lens.orientation) == orientation
 
 
-def test_one_odd_round_does_not_turn_a_lens_over() -> None:
+def test_one_outlier_round_does_not_change_the_orientation() -> None:
     lens, drawn = Lens(4), images(5)
     for _ in range(12):
         lens.update_orientation(compare_means(drawn, drawn, drawn))
@@ -113,7 +113,7 @@ def test_one_odd_round_does_not_turn_a_lens_over() -> None:
     assert int(lens.orientation) == 0
 
 
-def test_nothing_is_decided_by_pictures_that_show_nothing() -> None:
+def test_blank_images_do_not_change_the_orientation() -> None:
     lens, flat = Lens(4), torch.zeros(5, 1, 8, 8)
     for _ in range(12):
         lens.update_orientation(compare_means(flat, flat, images(5, 8)))
@@ -126,7 +126,7 @@ def test_means_by_label() -> None:
     torch.testing.assert_close(class_means(x, y), torch.stack((x[[1, 3]].mean(0), x[[0, 2]].mean(0))))
 
 
-def test_a_client_looks_from_the_given_round_on_and_draws_nothing_from_other_streams(tmp_path: Path) -> None:
+def test_orientation_updates_start_in_the_given_round_with_their_own_random_numbers(tmp_path: Path) -> None:
     run = run_of("conditional-gan", tmp_path / "lens", **OPTIONS, rounds=3)
     for line in run.metrics:
         assert all(client["lens"] in range(8) for client in line["clients"])
@@ -144,7 +144,7 @@ def test_a_client_looks_from_the_given_round_on_and_draws_nothing_from_other_str
     assert set(changed) <= {"lens.orientation", "lens.tone", "lens.flips"}
 
 
-def test_a_lens_needs_a_label_that_the_generator_is_told_without_a_style() -> None:
+def test_a_lens_needs_labels_at_the_generators_input() -> None:
     config = load(KINDS["conditional-gan"], {"objective.lens": 1})
     with pytest.raises(ConfigError, match=r"objective.augmented=true"):
         build_network(config, (8, 8), 1, 10)

@@ -59,7 +59,7 @@ def test_shapes(side: int, channels: int, sizes: dict[str, int]) -> None:
         assert features.shape == (3, 8)
 
 
-def test_a_trunk_sees_every_pixel() -> None:
+def test_the_encoder_depends_on_every_pixel() -> None:
     torch.manual_seed(0)
     for patch in (1, 2):
         images = torch.randn(2, 1, 28, 28, requires_grad=True)
@@ -67,7 +67,7 @@ def test_a_trunk_sees_every_pixel() -> None:
         assert float((images.grad != 0).float().mean()) > 0.99
 
 
-def test_sizes_that_do_not_fit_say_so() -> None:
+def test_sizes_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(ConfigError, match=r"objective\.patch=2 does not divide"):
         Trunk(27, 1, 8, patch=2)
     with pytest.raises(ConfigError, match=r"can only be halved to 33.*data\.size"):
@@ -151,7 +151,7 @@ def test_a_discriminators_features_are_means_over_pixels_with_a_leak() -> None:
     torch.testing.assert_close(trunk(x), expected)
 
 
-def test_a_canvas_goes_from_black_to_white() -> None:
+def test_a_canvas_covers_black_to_white() -> None:
     canvas = Canvas(2, 1, black=-2.0, white=2.0)
     images = canvas.normalize(torch.tensor([-1.0, 0.0, 0.5, 1.0]).view(4, 1, 1, 1))
     assert images.flatten().tolist() == [-2, 0, 1, 2]

@@ -109,7 +109,7 @@ def check(config: Config, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_private_tensors_stay_and_are_not_touched(kind: str, tmp_path: Path) -> None:
+def test_private_tensors_are_neither_sent_nor_changed(kind: str, tmp_path: Path) -> None:
     check(load(KINDS[kind]), tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_private_tensors_stay_and_are_not_touched(kind: str, tmp_path: Path) -> 
         (ServerOverwrites, "changed with the server's update"),
     ],
 )
-def test_the_check_fails_where_the_split_is_broken(
+def test_the_check_fails_for_broken_methods(
     kind: str, broken: type[PaDPaF], problem: str, tmp_path: Path
 ) -> None:
     if kind == "linear-gan" and broken is SharesStatistics:

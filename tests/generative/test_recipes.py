@@ -34,7 +34,7 @@ def test_the_papers_settings() -> None:
     assert (cell.config.method.discriminator_steps, cell.config.method.decay) == (5, 0.98)
 
 
-def test_of_distances_less_is_better_and_of_shares_more() -> None:
+def test_lower_distances_and_higher_shares_are_better() -> None:
     (first, *_) = comparisons(load("padpaf-table1").at("paper"))
     assert first.lower_is_better
     assert first.text == "PaDPaF < Ditto"
@@ -44,7 +44,7 @@ def test_of_distances_less_is_better_and_of_shares_more() -> None:
     assert first.lower_is_better
 
 
-def test_a_scale_may_measure_otherwise() -> None:
+def test_a_scale_may_change_the_measure() -> None:
     """FID on 10,000 images at scale paper, on 2,000 at scale mini."""
     recipe = load("padpaf-table1")
     counts = [recipe.at(scale).measure.get("config", {}).get("count", 10_000) for scale in ("mini", "paper")]

@@ -40,7 +40,7 @@ def generators_of(run: fedssl.Run) -> ClientGenerators:
     return ClientGenerators(load_run(run.directory, {}))
 
 
-def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
+def test_an_exported_encoder_describes_itself(
     gan: fedssl.Run, conditional: fedssl.Run, tmp_path: Path
 ) -> None:
     """It is none that `model.encoder` names, and timm has nothing like it."""
@@ -56,7 +56,7 @@ def test_an_exported_encoder_says_what_it_is_and_what_it_needs(
 # --- sampling ---------------------------------------------------------------------------------------
 
 
-def test_a_client_draws_with_the_shared_generator_and_its_own_style(gan: fedssl.Run) -> None:
+def test_a_client_generates_with_the_shared_generator_and_its_own_style(gan: fedssl.Run) -> None:
     generators = generators_of(gan)
     one, two = generators.model(0).state_dict(), generators.model(1).state_dict()
     assert torch.equal(one["generator.linear.weight"], two["generator.linear.weight"])
@@ -68,7 +68,7 @@ def test_a_client_draws_with_the_shared_generator_and_its_own_style(gan: fedssl.
     assert not torch.equal(drawn, generators.draw(1, latents))
 
 
-def test_an_image_does_not_depend_on_the_others_drawn_with_it(gan: fedssl.Run) -> None:
+def test_an_image_does_not_depend_on_its_batch(gan: fedssl.Run) -> None:
     generators = generators_of(gan)
     many = generators.latents(12, "here")
     alone = generators.draw(0, type(many)(many.content[3:5], many.style[3:5]))
@@ -76,7 +76,7 @@ def test_an_image_does_not_depend_on_the_others_drawn_with_it(gan: fedssl.Run) -
     assert int(difference.abs().max()) <= 1
 
 
-def test_statistics_are_measured_on_what_is_drawn(gan: fedssl.Run) -> None:
+def test_statistics_are_recomputed_on_generated_images(gan: fedssl.Run) -> None:
     """With them, evaluation gives what a large batch with its own statistics gives."""
     generators = generators_of(gan)
     model = generators.model(0)
@@ -90,14 +90,14 @@ def test_statistics_are_measured_on_what_is_drawn(gan: fedssl.Run) -> None:
     assert not any(module.training for module in model.modules())
 
 
-def test_ditto_draws_with_the_clients_own_model(tmp_path: Path) -> None:
+def test_ditto_generates_with_the_personal_model(tmp_path: Path) -> None:
     generators = generators_of(run_of("gan", tmp_path / "run", method="padpaf-ditto", rounds=1))
     assert not generators.model(0).has("personal")
     one, two = (generators.model(client).state_dict()["generator.linear.weight"] for client in (0, 1))
     assert not torch.equal(one, two)
 
 
-def test_real_images_have_the_clients_looks(gan: fedssl.Run) -> None:
+def test_real_images_have_the_clients_shift(gan: fedssl.Run) -> None:
     generators = generators_of(gan)
     test = generators.run.federation.test
     x, y = generators.test_images(1, 3)
@@ -108,7 +108,7 @@ def test_real_images_have_the_clients_looks(gan: fedssl.Run) -> None:
     assert generators.seen_labels(0) == sorted(set(y.tolist()))
 
 
-def test_a_run_without_a_generator_says_so(tmp_path: Path) -> None:
+def test_a_run_without_a_generator_is_an_error(tmp_path: Path) -> None:
     from tests.small import small_run
 
     run = small_run(tmp_path / "run", rounds=1)
@@ -157,7 +157,7 @@ def test_labels_that_a_client_never_saw(conditional: fedssl.Run) -> None:
     assert found["unseen"] == pytest.approx(sum(unknown) / len(unknown))
 
 
-def test_a_model_without_labels_draws_none(gan: fedssl.Run) -> None:
+def test_a_model_without_labels_has_no_label_grid(gan: fedssl.Run) -> None:
     with pytest.raises(ConfigError, match="conditional-gan"):
         generate(gan.directory, "labels", {})
 
@@ -196,7 +196,7 @@ def test_fid_is_the_distance_between_normal_distributions(gan: fedssl.Run) -> No
     assert frechet(real, real, classifier, torch.device("cpu")) == pytest.approx(0, abs=1e-3 * expected)
 
 
-def test_fid_of_every_client_says_whose_features_it_used(gan: fedssl.Run) -> None:
+def test_fid_names_its_features(gan: fedssl.Run) -> None:
     found = generate(gan.directory, "fid", {"count": 20, "features": "classifier"})
     assert len(found["clients"]) == 2
     assert found["images"] == [20, 20]
@@ -220,7 +220,7 @@ def test_probes_of_content_and_style(gan: fedssl.Run) -> None:
     assert found["images"].count("50 train, 40 test") == 2
 
 
-def test_plain_images_are_those_of_the_data_set(gan: fedssl.Run) -> None:
+def test_unshifted_images_equal_the_data_set(gan: fedssl.Run) -> None:
     generators = generators_of(gan)
     for split, images in (
         ("train", generators.run.federation.train),
@@ -235,7 +235,7 @@ def test_plain_images_are_those_of_the_data_set(gan: fedssl.Run) -> None:
         assert len(generators.plain_images(split, 7)[0]) == 7
 
 
-def test_probes_find_labels_where_features_have_them(gan: fedssl.Run, monkeypatch) -> None:
+def test_probes_find_labels_in_informative_features(gan: fedssl.Run, monkeypatch) -> None:
     """Content features that say the label, style features that say nothing: 100 % against a guess."""
 
     def told(self: ClientGenerators, client: int | None, pixels: torch.Tensor, kind: str) -> torch.Tensor:
@@ -289,7 +289,7 @@ def test_a_share_of_training_images_can_be_held_out(gan: fedssl.Run) -> None:
     assert found["images"].count("30 train, 10 test") == 2
 
 
-def test_whose_image_it_is_can_be_told_where_looks_differ(
+def test_clients_can_be_predicted_if_their_shifts_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zoomed in, zoomed out, inverted: any features tell these apart."""
@@ -375,7 +375,7 @@ def test_diversity_of_a_run(kind: str, request: pytest.FixtureRequest) -> None:
 # --- re-identification ------------------------------------------------------------------------------
 
 
-def test_redrawn_images_give_their_client_away_as_far_as_they_differ(
+def test_re_styled_images_reveal_their_client_if_they_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zoomed in, zoomed out, inverted; redrawn as they are, or as nothing at all."""
@@ -391,7 +391,7 @@ def test_redrawn_images_give_their_client_away_as_far_as_they_differ(
     assert found["after_adapted"] == pytest.approx(found["chance"], abs=0.1)
 
 
-def test_reidentification_redraws_for_the_reference(conditional: fedssl.Run, tmp_path: Path) -> None:
+def test_reidentification_uses_the_reference_style(conditional: fedssl.Run, tmp_path: Path) -> None:
     options = {"count": 10, "test": 4, "fit": 3, "reference": 1, **FEW}
     found = generate(conditional.directory, "reidentify", options, tmp_path)
     assert found["reference"] == 1
@@ -400,7 +400,7 @@ def test_reidentification_redraws_for_the_reference(conditional: fedssl.Run, tmp
         generate(conditional.directory, "reidentify", {**options, "reference": 7}, tmp_path)
 
 
-def test_nobodys_images_are_needed_to_restyle(
+def test_restyling_needs_no_real_images(
     conditional: fedssl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither for the maps nor for the labels of what is redrawn, unless real images are asked for."""
@@ -474,7 +474,7 @@ def test_a_conditional_model_anonymizes_by_predicted_labels(conditional: fedssl.
 # --- new clients ------------------------------------------------------------------------------------
 
 
-def test_new_clients_begin_with_what_was_trained(conditional: fedssl.Run, tmp_path: Path) -> None:
+def test_new_clients_start_from_the_trained_model(conditional: fedssl.Run, tmp_path: Path) -> None:
     found = generate(conditional.directory, "adapt", {"rounds": 1}, tmp_path)
     assert {"seen", "unseen", "content_kept"} <= set(found)
     new = fedssl.Run(found["run"])
@@ -516,7 +516,7 @@ def test_pictures_with_other_options_are_other_files(conditional: fedssl.Run, tm
     assert other["run"] != adapted["run"]
 
 
-def test_wrong_words_are_named(gan: fedssl.Run) -> None:
+def test_wrong_options_are_named(gan: fedssl.Run) -> None:
     for what, options, text in (
         ("gird", {}, "did you mean grid"),
         ("grid", {"row": 3}, "did you mean rows"),

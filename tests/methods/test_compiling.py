@@ -43,7 +43,7 @@ def test_a_compiled_run_is_the_plain_one_up_to_rounding(
 
 
 @pytest.mark.parametrize("method", ["featarc", "fedstyle", "apfl"])
-def test_methods_that_listen_to_the_encoder_still_hear_it(
+def test_hooks_on_the_encoder_still_work(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a compiler that changes nothing, the bits are the same: hooks see what they saw."""
@@ -55,7 +55,7 @@ def test_methods_that_listen_to_the_encoder_still_hear_it(
     assert apart(encoder_of(plain), encoder_of(compiled)) == 0
 
 
-def test_an_encoder_is_itself_again_afterwards() -> None:
+def test_compiling_is_undone_afterwards() -> None:
     model = Model(encoder=Part(nn.Sequential(nn.Linear(3, 2))))
     with compiling.compile_encoders(model):
         assert "forward" in vars(model.part("encoder"))

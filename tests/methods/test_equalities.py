@@ -25,11 +25,11 @@ def fedbyol(tmp_path_factory):
     ],
     ids=str,
 )
-def test_without_knowledge_of_its_own_it_is_fedbyol(tmp_path, fedbyol, method):
+def test_with_mu_zero_it_is_fedbyol(tmp_path, fedbyol, method):
     assert digest(small_run(tmp_path / "a", method=method, **BYOL)) == digest(fedbyol)
 
 
-def test_a_little_of_its_own_is_another_model(tmp_path, fedbyol):
+def test_a_small_mu_changes_the_model(tmp_path, fedbyol):
     assert digest(small_run(tmp_path / "a", method={"name": "fedema", "tau": 0.01}, **BYOL)) != digest(
         fedbyol
     )
@@ -79,7 +79,7 @@ def test_lambda_is_computed_once_and_survives_a_restart(tmp_path):
         assert first["lambda"] == pytest.approx(0.7 / first["divergence_before"])
 
 
-def test_a_client_that_was_not_there_the_round_before_starts_from_the_global_model(tmp_path):
+def test_a_client_absent_in_the_last_round_starts_from_the_global_model(tmp_path):
     run = small_run(
         tmp_path / "a",
         objective="byol",
@@ -102,7 +102,7 @@ def test_a_client_that_was_not_there_the_round_before_starts_from_the_global_mod
 
 
 @pytest.mark.parametrize("objective", ["byol", "moco-v2"])
-def test_targets_and_queues_never_leave_the_client_and_live_on(tmp_path, objective):
+def test_targets_and_queues_stay_on_the_client(tmp_path, objective):
     queue = {"objective.queue": 32} if objective == "moco-v2" else {}
     run = small_run(tmp_path / "a", objective=objective, rounds=2, **queue)
     finished = load_run(run.directory, {})

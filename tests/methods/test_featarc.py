@@ -127,7 +127,7 @@ def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(obj
     torch.testing.assert_close(found, expected)
 
 
-def test_what_a_client_is_aligned_with_takes_no_gradient_and_leaves_statistics_alone():
+def test_alignment_targets_take_no_gradient_and_keep_statistics():
     client = a_client(SimCLR(), FeatARC())
     before = snapshot(client.model)
     loss = aligned_loss(client, 1.0, "projection")
@@ -278,7 +278,7 @@ def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
     assert method.reference_model(client, Broadcast(clusters=models)) is models[1]
 
 
-def test_equal_models_leave_the_first_and_align_only_asks_nothing():
+def test_ties_choose_the_first_model_and_align_only_makes_no_choice():
     method = FeatARC(clusters=2, assignment="similarity")
     client = a_client(SimCLR(), method)
     model = {name: client.initial[name] for name in method.shares(client.model)}
@@ -291,7 +291,7 @@ def test_equal_models_leave_the_first_and_align_only_asks_nothing():
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_newcomers_are_dealt_round_robin_whatever_the_round(number):
+def test_new_clients_are_assigned_round_robin_in_any_round(number):
     method = FeatARC(clusters=3)
     for id in range(7):
         client = a_client(SimCLR(), method)
@@ -303,7 +303,7 @@ def test_newcomers_are_dealt_round_robin_whatever_the_round(number):
         assert torch.equal(first, models[id % 3]["encoder.conv.weight"])
 
 
-def test_cluster_models_begin_apart_and_the_first_as_every_other_method_does(tmp_path):
+def test_cluster_models_have_different_initializations(tmp_path):
     method = {"name": "featarc", "clusters": 3}
     config = load(SMALL, {"method": method})
     server = ServerRun(config, tmp_path).server
@@ -356,7 +356,7 @@ def test_an_empty_cluster_keeps_its_model():
     assert fold.finish().clusters[1] is server.clusters[1]
 
 
-def test_the_server_optimizer_remembers_each_cluster_apart():
+def test_the_server_optimizer_has_state_per_cluster():
     """Momentum ½: after a first step of 1, a second one of 1 moves by 1.5."""
     server = ServerState(clusters=[{"w": torch.tensor([0.0])}, {"w": torch.tensor([0.0])}])
     momentum = tools(optimizer="sgd", momentum=0.5)
@@ -399,7 +399,7 @@ def test_clusters_follow_client_ids_whatever_the_order_of_arrival(order):
         torch.testing.assert_close(found["w"], expected["w"])
 
 
-def test_directions_and_not_lengths_make_the_first_clusters():
+def test_the_first_clusters_depend_on_directions_only():
     vectors = [torch.tensor(v) for v in ([5.0, 0.0], [0.0, 0.1], [0.1, 0.0], [0.0, 5.0], [2.0, 0.2])]
     assert by_direction(vectors, 2) == [0, 1, 0, 1, 0]
     assert by_direction(vectors, 1) == [0] * 5

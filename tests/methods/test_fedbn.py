@@ -64,7 +64,7 @@ def test_branches_that_downsample_and_heads_are_among_them():
     assert "encoder.layer2.0.downsample.0.weight" not in names
 
 
-def test_a_layer_whose_name_says_nothing_counts_and_one_that_is_named_so_does_not():
+def test_normalization_layers_are_not_found_by_name():
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
@@ -86,7 +86,7 @@ TINY = {
 @pytest.mark.parametrize(
     "method", ["fedavg", "fedema", "fedprox", "fedper", "ditto", "featarc", "constant-mu"]
 )
-def test_they_never_leave_the_client_and_live_on_whatever_the_method(tmp_path, method):
+def test_private_normalization_layers_stay_on_the_client_with_any_method(tmp_path, method):
     run = small_run(tmp_path / "a", **TINY, method={"name": method, "private_norm": True})
     assert [line["failed"] for line in run.metrics] == [[], []]
     finished = load_run(run.directory, {})
@@ -109,7 +109,7 @@ def test_they_never_leave_the_client_and_live_on_whatever_the_method(tmp_path, m
     assert "encoder.conv1.weight" in finished.server.states[0]
 
 
-def test_a_moving_average_leaves_alone_what_a_client_received_from_itself():
+def test_a_moving_average_keeps_private_layers():
     own = torch.tensor([0.1, 0.7])
     assert mix({"w": own}, {"w": own}, 0.3)["w"] is own
 
@@ -146,7 +146,7 @@ def test_a_client_that_never_took_part_has_its_layers_at_their_first_values(fedb
     assert encoder.bn1.running_mean.tolist() == [0.0] * 4
 
 
-def test_every_method_has_the_option_and_fedbn_has_no_choice():
+def test_every_method_has_private_norm_and_fedbn_requires_it():
     for name in METHODS:
         assert "private_norm" in METHODS.get(name).model_fields
     with pytest.raises(ConfigError, match=r"method\.private_norm=False"):

@@ -24,7 +24,7 @@ def test_is_numpys_correlation() -> None:
     assert float(correlation(features)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_dead_dimension_has_a_gradient_that_is_finite() -> None:
+def test_a_constant_dimension_has_a_finite_gradient() -> None:
     features = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     features[:, 1] = 4.0
     features.requires_grad_()

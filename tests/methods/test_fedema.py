@@ -55,7 +55,7 @@ def test_mu_and_both_updates_by_hand():
 @pytest.mark.parametrize(
     ("apply_to", "encoder", "predictor"), [("encoder", 1.5, 0.0), ("predictor", 0.0, 4.0)]
 )
-def test_ema_on_one_of_the_two(apply_to, encoder, predictor):
+def test_ema_on_one_part(apply_to, encoder, predictor):
     client, received, memory = situation()
     FedEMA(apply_to=apply_to).receive(client, Broadcast(received, values={"lambda": 0.5 / 13}), memory)
     assert float(client.model.state_dict()["encoder.weight"][0]) == encoder
@@ -112,7 +112,7 @@ def test_the_autoscaler_by_hand_and_only_once():
     assert second.values["lambda/5"] == pytest.approx(0.7 / 13)
 
 
-def test_a_client_alone_has_nothing_to_keep():
+def test_a_single_client_has_zero_divergence():
     model = byol_like()
     method = FedEMA()
     state = snapshot(model, method.shares(model))
@@ -192,7 +192,7 @@ def test_fedu_replaces_the_predictor_only_if_the_encoders_are_close(threshold, p
 
 
 @pytest.mark.parametrize(("threshold", "projector"), [(13.1, 0.0), (13.0, 12.0)])
-def test_fedu_treats_the_projector_so_where_there_is_no_predictor(threshold, projector):
+def test_fedu_uses_the_projector_without_a_predictor(threshold, projector):
     model = Model(encoder=Part(Vector(0.0, 0.0)), projector=Part(Vector(0.0)))
     received = snapshot(model)
     own = {**received, "encoder.weight": torch.tensor([3.0, 4.0]), "projector.weight": torch.tensor([12.0])}

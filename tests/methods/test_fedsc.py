@@ -40,7 +40,7 @@ def test_moments_of_others_by_hand() -> None:
     assert moments_of_others(mean, own, 0.0).item() == moments_of_others(mean, own, 1.0).item() == 7
 
 
-def test_moments_travel_and_are_those_of_scaled_projections(tmp_path) -> None:
+def test_uploaded_moments_are_those_of_scaled_projections(tmp_path) -> None:
     run = small_run(tmp_path / "run", method={"name": "fedsc", "length": 3.0})
     plain = small_run(tmp_path / "plain")
     for ours, theirs in zip(run.metrics, plain.metrics, strict=True):

@@ -137,7 +137,7 @@ def test_the_infused_loss_of_every_objective(tmp_path, objective, naive):
 # --- the generator's length -----------------------------------------------------------------------
 
 
-def test_lengths_by_hand():
+def test_norm_ratios_by_hand():
     """Content of length 5 and 13, generated 10, 10, 20 and 5: 45 over 2·18."""
     content, norms = torch.tensor([[3.0, 4.0], [5.0, 12.0]]), Norms()
     norms.add([torch.tensor([[6.0, 8.0], [0.0, 10.0]])], [content])
@@ -178,7 +178,7 @@ def test_the_warning_counts_clients():
     assert "client 1 (4), client 2 (5), client 3 (9) and 1 more" in text
 
 
-def test_infused_keys_have_a_queue_of_their_own(tmp_path):
+def test_infused_keys_have_their_own_queue(tmp_path):
     toy = Federation(tmp_path, METHOD, objective="moco-v2", **QUEUE["moco-v2"])
     upload = toy.run(0)
     kept = toy.memories.load(0, 1).state
@@ -226,7 +226,7 @@ def test_style_is_extracted_once_and_does_not_depend_on_the_round(tmp_path):
     assert not torch.equal(second.state["generator.0.weight"], first.state["generator.0.weight"])
 
 
-def test_every_client_has_a_style_of_its_own_and_it_is_logged_when_it_is_learned(tmp_path):
+def test_every_client_has_its_own_style_logged_when_it_is_learned(tmp_path):
     run = small_run(tmp_path / "a", method=METHOD, **TOY)
     lines = run.metrics
     assert all("style_loss" in client for client in lines[0]["clients"])
@@ -236,7 +236,7 @@ def test_every_client_has_a_style_of_its_own_and_it_is_logged_when_it_is_learned
     assert not torch.equal(one["style.encoder.conv1.weight"], other["style.encoder.conv1.weight"])
 
 
-def test_more_epochs_make_the_styles_easier_to_tell(tmp_path):
+def test_more_epochs_separate_styles_better(tmp_path):
     losses = []
     for epochs in (1, 20):
         keys = {**TOY, "rounds": 1, "train.lr": 0.02}
@@ -245,7 +245,7 @@ def test_more_epochs_make_the_styles_easier_to_tell(tmp_path):
     assert losses[1] < losses[0]
 
 
-def test_without_extraction_the_style_is_noise_that_stays(tmp_path):
+def test_without_extraction_the_style_is_fixed_noise(tmp_path):
     toy = Federation(tmp_path, {**METHOD, "style_epochs": 0})
     toy.run(0)
     kept = style_of(toy.memories.load(0, 1).state)
@@ -253,7 +253,7 @@ def test_without_extraction_the_style_is_noise_that_stays(tmp_path):
     assert all(torch.equal(value, toy.network.initial[name]) for name, value in kept.items())
 
 
-def test_a_client_that_never_took_part_has_a_style_when_it_is_asked_for(tmp_path):
+def test_a_client_that_never_took_part_still_has_a_style(tmp_path):
     toy = Federation(tmp_path, METHOD)
     asked = toy.runner.receive(toy.task(1, round=5)).state_dict()
     asked = {name: value.clone() for name, value in style_of(asked).items()}

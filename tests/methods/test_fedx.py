@@ -22,7 +22,7 @@ def test_by_hand() -> None:
     assert float(relation(a, 4 * a, others, 1.0, 1.0)) == pytest.approx(0, abs=1e-6)
 
 
-def test_is_the_loop() -> None:
+def test_equals_the_loop() -> None:
     rng = torch.Generator().manual_seed(0)
     a, b, others = (torch.randn(count, 5, generator=rng) for count in (4, 4, 6))
     unit = [[row / row.norm() for row in each.double()] for each in (a, b, others)]
@@ -38,7 +38,7 @@ def test_is_the_loop() -> None:
     assert float(relation(a, b, others, 0.2, 0.05)) == pytest.approx(total / 4, rel=1e-5)
 
 
-def test_the_head_travels_and_the_global_model_does_not_change_views_or_clients(tmp_path) -> None:
+def test_the_head_is_shared_and_the_global_model_is_not_changed(tmp_path) -> None:
     run, plain = small_run(tmp_path / "run", method="fedx"), small_run(tmp_path / "plain")
     head = 4 * (16 * 8 + 8 * 4 + 8 * 16 + 16) + 8  # Linear-BN-Linear; BatchNorm counts its batches
     for ours, theirs in zip(run.metrics, plain.metrics, strict=True):
@@ -48,7 +48,7 @@ def test_the_head_travels_and_the_global_model_does_not_change_views_or_clients(
     assert digest(run) != digest(plain)
 
 
-def test_parts_of_the_loss_matter(tmp_path) -> None:
+def test_every_term_of_the_loss_matters(tmp_path) -> None:
     def trained(**options: float) -> str:
         name = "-".join(options) or "all"
         return digest(small_run(tmp_path / name, rounds=2, method={"name": "fedx", **options}))

@@ -30,7 +30,7 @@ def test_it_is_the_papers_network(run):
     assert (len(decoder.blocks), decoder.embed.out_features) == (4, 192)
 
 
-def test_encoder_and_decoder_travel_and_the_position_table_does_not(run):
+def test_encoder_and_decoder_are_shared_but_not_the_position_table(run):
     finished = load_run(run.directory, {})
     assert {name.split(".")[0] for name in finished.server.model} == {"encoder", "decoder"}
     assert run.metrics[0]["failed"] == run.metrics[1]["failed"] == []

@@ -248,13 +248,13 @@ def test_the_global_encoder_is_that_of_fedavg_bit_for_bit(tmp_path, method, obje
 
 
 @pytest.mark.parametrize("name", ["fedprox", "fedrep", "fedstyle"])
-def test_otherwise_it_is_another_one(tmp_path, name):
+def test_other_methods_have_another_global_encoder(tmp_path, name):
     keys = {**TOY, "rounds": 1, "train.epochs": 2}  # the first step begins where FedProx pulls to
     plain = small_run(tmp_path / "plain", method="fedavg", **keys)
     assert digest(small_run(tmp_path / "other", method=METHODS[name], **keys)) != digest(plain)
 
 
-def test_a_large_mu_keeps_a_model_where_it_was(tmp_path):
+def test_a_large_mu_keeps_the_model_in_place(tmp_path):
     def moved(mu):
         keys = {**TOY, "rounds": 1, "train.epochs": 6, "train.lr": 0.02}
         run = small_run(tmp_path / str(mu), method={"name": "fedprox", "mu": mu}, **keys)
@@ -271,7 +271,7 @@ def personal(run, client=0):
     return finished, finished.models.personal(finished.server, finished.memory_rounds, client)
 
 
-def test_encoders_of_two_clients_can_be_held_at_once(tmp_path):
+def test_encoders_of_two_clients_are_independent_copies(tmp_path):
     finished, first = personal(small_run(tmp_path / "a", method={"name": "standalone"}, **TOY))
     before = {name: value.clone() for name, value in first.state_dict().items()}
     second = finished.models.personal(finished.server, finished.memory_rounds, 1)
@@ -279,14 +279,14 @@ def test_encoders_of_two_clients_can_be_held_at_once(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in first.state_dict().items())
 
 
-def test_ditto_answers_with_its_personal_encoder(tmp_path):
+def test_ditto_evaluates_its_personal_encoder(tmp_path):
     finished, encoder = personal(small_run(tmp_path / "a", method=METHODS["ditto"], **TOY))
     kept = finished.models.runner.memories.load(0, finished.memory_rounds[0]).state
     own = encoder.state_dict()
     assert all(torch.equal(own[name], kept[f"personal.encoder.{name}"]) for name in own)
 
 
-def test_apfl_answers_with_mixed_features(tmp_path):
+def test_apfl_evaluates_mixed_features(tmp_path):
     finished, encoder = personal(small_run(tmp_path / "a", method=METHODS["apfl"], **TOY))
     model = finished.models.runner.model.eval()
     images = torch.rand(3, 1, 8, 8)
@@ -294,7 +294,7 @@ def test_apfl_answers_with_mixed_features(tmp_path):
     torch.testing.assert_close(encoder.eval()(images), 0.3 * theirs + 0.7 * mine)
 
 
-def test_a_personal_model_begins_as_the_global_one_that_the_client_first_receives(tmp_path):
+def test_a_personal_model_starts_as_the_first_received_model(tmp_path):
     toy = Federation(tmp_path, METHODS["ditto"], objective="byol")
     other = {name: torch.full_like(value, 3) for name, value in toy.first.items()}
     toy.run(1)  # leaves its traces in the model
@@ -305,7 +305,7 @@ def test_a_personal_model_begins_as_the_global_one_that_the_client_first_receive
 
 
 @pytest.mark.parametrize("objective", ["byol", "moco-v2", "supervised"])
-def test_apfl_says_which_objectives_it_can_mix(tmp_path, objective):
+def test_apfl_names_supported_objectives(tmp_path, objective):
     with pytest.raises(ConfigError, match=r"simclr, simsiam or barlow-twins"):
         Federation(tmp_path, METHODS["apfl"], objective=objective)
 

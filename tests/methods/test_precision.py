@@ -56,7 +56,7 @@ def length(tensors: Iterable[torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize("method", ["fedstyle", "featarc", "apfl", "fedema"])
-def test_methods_with_passes_of_their_own_train_too(method: str, tmp_path: Path) -> None:
+def test_methods_with_additional_passes_train_too(method: str, tmp_path: Path) -> None:
     objective = "byol" if method == "fedema" else "simclr"
     full, narrow = (
         trained(tmp_path, precision, method=method, objective=objective).metrics[0]["loss"]
@@ -77,12 +77,12 @@ def test_two_workers_give_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or not CPUINFO.exists(), reason="Linux on x86 says it")
-def test_what_a_processor_can_do_is_what_the_system_says() -> None:
+def test_bfloat16_support_matches_the_system() -> None:
     flags = set(CPUINFO.read_text().split())
     assert multiplies_bf16() == bool(flags & {"avx512_bf16", "amx_bf16"})
 
 
-def test_a_processor_that_would_be_slower_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_bfloat16_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedssl.engines.runner.multiplies_bf16", lambda: False)
     with pytest.raises(
         ConfigError, match=r"train\.precision=bf16: this processor has no instructions for bfloat16"

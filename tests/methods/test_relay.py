@@ -49,7 +49,7 @@ def value_for(relay: Relay, client: int) -> float:
     return float(relay.seen_by(client).model["w"])
 
 
-def test_models_go_from_client_to_client_by_hand():
+def test_models_are_passed_from_client_to_client_by_hand():
     """Routes 4 → 1 and 3 → 0 → 2; client 0 fails, so that client 2 goes on from what client 3 made."""
     relay = Relay(ServerState({"w": torch.tensor([10.0])}), [[4, 1], [3, 0, 2]])
     assert value_for(relay, 4) == value_for(relay, 3) == 10
@@ -138,7 +138,7 @@ def test_bytes_views_and_clients_are_those_of_fedavg(tmp_path):
         ({"privacy.secure": True}, "needs individual uploads"),
     ],
 )
-def test_what_does_not_go_together_is_refused(tmp_path, keys, why):
+def test_incompatible_settings_are_refused(tmp_path, keys, why):
     with pytest.raises(ConfigError, match=why):
         small_run(tmp_path / "run", **KEYS, **keys)
 

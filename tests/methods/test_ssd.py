@@ -32,7 +32,7 @@ def test_distillation_by_hand() -> None:
     assert torch.autograd.grad(value, [features, z], allow_unused=True)[1] is None
 
 
-def test_every_client_has_dimensions_of_its_own() -> None:
+def test_every_client_has_its_own_dimensions() -> None:
     method = SSD(dimensions=0.25, scale=3.0)
     drawn = [method.stretch(0, client, 16) for client in range(6)]
     assert all(sorted(each.tolist()) == [1.0] * 12 + [3.0] * 4 for each in drawn)
@@ -50,7 +50,7 @@ def test_without_weights_it_is_fedavg(tmp_path) -> None:
     assert not on.metrics[0]["failed"]
 
 
-def test_what_does_not_fit_is_refused(tmp_path) -> None:
+def test_misfitting_settings_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"set model\.projector_out=16"):
         small_run(tmp_path / "width", method="ssd", **{"model.projector_out": 8})
     with pytest.raises(ConfigError, match="objective with a projector"):

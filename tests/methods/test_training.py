@@ -97,7 +97,7 @@ def test_milestones_are_shares(milestones):
         load({"train": {"schedule": "step", "milestones": milestones}})
 
 
-def test_batches_are_the_same_for_the_same_purpose():
+def test_equal_purposes_give_equal_batches():
     assert taken(50, 8, 1) == taken(50, 8, 1)
     assert taken(50, 8, 1) != taken(50, 8, 1, seed=1)
     assert torch.is_tensor(next(iter(batches(4, 2, 1, torch_rng(0, "x")))))

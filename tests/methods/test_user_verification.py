@@ -37,7 +37,7 @@ def test_without_weight_the_encoder_is_fedavgs(tmp_path) -> None:
     assert digest(zero) == digest(small_run(tmp_path / "plain"))
 
 
-def test_what_does_not_fit_is_refused(tmp_path) -> None:
+def test_misfitting_settings_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"set method\.clients"):
         small_run(tmp_path / "few", method={"name": "user-verification", "clients": 3})
     with pytest.raises(ConfigError, match="objective with a projector"):

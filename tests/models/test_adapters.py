@@ -41,7 +41,7 @@ def shared(found: Network) -> dict[str, int]:
 
 @pytest.mark.parametrize("mean", ["freeze-a", "product"])
 @pytest.mark.parametrize("encoder", ["vit_tiny", "resnet18"])
-def test_only_adapters_travel(encoder: str, mean: str) -> None:
+def test_only_adapters_are_shared(encoder: str, mean: str) -> None:
     whole, small = shared(network(encoder)), network(encoder, lora=2, lora_mean=mean)
     few = shared(small)
     assert sum(few.values()) < 0.05 * sum(whole.values())
@@ -124,7 +124,7 @@ def test_the_mean_product_is_approximated_best() -> None:
     }
 
 
-def test_with_one_a_both_means_are_exact() -> None:
+def test_with_equal_a_both_means_are_exact() -> None:
     same = factors(1)
     uploads = [Upload(0, same, 1), Upload(1, {**factors(2), "a": same["a"], "ca": same["ca"]}, 1)]
     by_product, by_factor = on_products(FedAvg(), PAIRS)(same, uploads), FedAvg()(same, uploads)
@@ -134,7 +134,7 @@ def test_with_one_a_both_means_are_exact() -> None:
         assert np.allclose(product(by_factor, a, b), wanted, atol=1e-5)
 
 
-def test_what_was_not_learned_can_still_be_learned() -> None:
+def test_zero_directions_can_still_be_learned() -> None:
     previous = factors(0)
     upload = {**previous, "b": torch.zeros(4, 2)}
     found = on_products(FedAvg(), PAIRS)(previous, [Upload(0, upload, 1)])

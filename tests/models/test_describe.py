@@ -62,7 +62,7 @@ def test_rebuilt_without_fedssl(model: dict[str, Any], monkeypatch: pytest.Monke
     assert description["features"] == encoder.features
 
 
-def test_what_must_go_in() -> None:
+def test_the_description_is_complete() -> None:
     encoder = build_encoder(ModelConfig(width=4), (8, 12), 3)
     description = describe_with_input(encoder, mean=0.5, std=0.25, size=(8, 12), channels=3)
     assert description["input"] == {
@@ -81,5 +81,5 @@ def test_what_must_go_in() -> None:
     assert "input" not in encoder.description
 
 
-def test_what_is_pasted_is_short() -> None:
+def test_rebuild_is_short() -> None:
     assert len(inspect.getsource(fedssl.models.rebuild.rebuild).splitlines()) < 25

@@ -26,14 +26,14 @@ SMALL_TIMM = [
 
 
 @pytest.mark.parametrize("name", list(ENCODERS))
-def test_features_are_what_it_says(name: str) -> None:
+def test_the_number_of_features_is_correct(name: str) -> None:
     encoder = build_encoder(ModelConfig(encoder=name, width=4), (8, 12), 1)
     assert encoder.module(torch.zeros(3, 1, 8, 12)).shape == (3, encoder.features)
     assert encoder.module.training
 
 
 @pytest.mark.parametrize("name", ["resnet8", "vit_tiny"])
-def test_the_caller_s_seed_decides_the_weights(name: str) -> None:
+def test_weights_depend_on_the_callers_seed(name: str) -> None:
     states = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)

@@ -36,7 +36,7 @@ def test_channels_are_fitted_as_timm_does_it(channels: int) -> None:
     torch.testing.assert_close(fit_channels(weight, channels), adapt_input_conv(channels, weight))
 
 
-def test_a_gray_image_gives_what_it_gave_as_gray_in_three_channels() -> None:
+def test_a_gray_image_equals_its_three_channel_version() -> None:
     source, target = vit().eval(), vit(in_chans=1).eval()
     state, notes = fitted(source.state_dict(), target)
     target.load_state_dict(state)
@@ -84,6 +84,6 @@ def test_weights_in_their_authors_names_go_through_timm_s_conversion() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(state: dict[str, torch.Tensor], text: str) -> None:
+def test_misfitting_tensors_are_named(state: dict[str, torch.Tensor], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         fitted(state, nn.Sequential(nn.Linear(2, 3)))

@@ -89,7 +89,7 @@ def test_frozen_stages_keep_parameters_and_statistics() -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedema", "fedbn", "fedrep", "ditto", "fedprox"])
-def test_frozen_tensors_do_not_travel_and_do_not_change(method: str, tmp_path: Path) -> None:
+def test_frozen_tensors_are_neither_sent_nor_changed(method: str, tmp_path: Path) -> None:
     keys = {"objective": "byol", "method": method, "rounds": 2, "train.freeze": 2}
     run = small_run(tmp_path / "run", **keys, **{"partition.classes": 5, "partition.clients": 2})
     config = run.config
@@ -119,6 +119,6 @@ def test_all_engines_agree_on_frozen_stages(tmp_path: Path) -> None:
         ({"train.freeze": 1, "objective.name": "gan"}, "trains its own content encoder"),
     ],
 )
-def test_what_cannot_be_frozen(keys: dict[str, object], text: str) -> None:
+def test_invalid_numbers_of_frozen_stages(keys: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         build_network(load(SMALL, keys), (8, 8), 1, 10)

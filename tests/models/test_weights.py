@@ -49,7 +49,7 @@ def test_timm_s_weights_are_taken_from_the_cache(hub: Path) -> None:
     assert torch.equal(found.tensors()["w"], torch.ones(2))
 
 
-def test_a_repository_says_what_its_encoder_is(hub: Path) -> None:
+def test_a_repository_describes_its_encoder(hub: Path) -> None:
     config = {"architecture": "vit_small_patch14_dinov2", "pretrained_cfg": {"mean": [0.5], "std": [0.2]}}
     downloaded(hub, "someone/vit", config=config)
     found = find_weights(ModelConfig(init="hf:someone/vit"))
@@ -57,7 +57,7 @@ def test_a_repository_says_what_its_encoder_is(hub: Path) -> None:
     assert (found.mean, found.std) == ((0.5,), (0.2,))
 
 
-def test_a_run_says_what_its_encoder_is(tmp_path: Path) -> None:
+def test_a_run_describes_its_encoder(tmp_path: Path) -> None:
     small_run(tmp_path / "run", rounds=1)
     found = find_weights(ModelConfig(init=str(tmp_path / "run")))
     assert (found.model["encoder"], found.model["width"]) == ("resnet8", 4)
@@ -79,7 +79,7 @@ def test_a_run_says_what_its_encoder_is(tmp_path: Path) -> None:
         ({"init": "hf:no/such/name"}, "model.init=hf:no/such/name: "),
     ],
 )
-def test_weights_that_are_not_there(
+def test_missing_weights_are_an_error(
     model: dict[str, str], text: str, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pickle.pth").write_bytes(b"")

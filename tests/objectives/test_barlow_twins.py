@@ -59,13 +59,13 @@ def test_a_batch_of_two() -> None:
     assert torch.isfinite(a.grad).all()
 
 
-def test_a_constant_column_is_no_division_by_zero() -> None:
+def test_a_constant_column_does_not_divide_by_zero() -> None:
     a, b = pair()
     a[:, 0] = 1.0
     assert torch.isfinite(barlow_twins(a, b, 0.005))
 
 
-def test_views_go_through_apart(
+def test_views_are_encoded_separately(
     build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
 ) -> None:
     objective = BarlowTwins()

@@ -49,7 +49,7 @@ def test_loss_is_the_papers(
     torch.testing.assert_close(objective.loss(model, views[::-1], None, rng), loss)
 
 
-def test_the_target_is_a_copy_and_no_alias(build: Callable[..., Model]) -> None:
+def test_the_target_is_a_copy_not_an_alias(build: Callable[..., Model]) -> None:
     model = build(BYOL())
     state = model.state_dict()
     places = {name: value.data_ptr() for name, value in state.items()}
@@ -111,7 +111,7 @@ def test_target_statistics_are_its_own(
 
 @pytest.mark.parametrize("ema", [True, False])
 @pytest.mark.parametrize("stop_gradient", [True, False])
-def test_who_moves_the_target(
+def test_the_target_is_updated_as_configured(
     ema: bool,
     stop_gradient: bool,
     build: Callable[..., Model],
@@ -149,7 +149,7 @@ def test_stop_gradient_keeps_gradients_out_of_the_target(
         assert all(parameter.grad is not None for parameter in model.part("encoder").parameters())
 
 
-def test_no_gradient_where_none_is_asked_for(
+def test_no_gradient_without_grad_mode(
     build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
 ) -> None:
     objective = BYOL(stop_gradient=False)
@@ -212,7 +212,7 @@ def test_reference_code_the_first_target_is_the_online_network(
 
 @pytest.mark.parametrize("stop_gradient", [True, False])
 @pytest.mark.parametrize("ema", [True, False])
-def test_reference_code_later_targets_are_in_no_optimizer(
+def test_reference_code_later_targets_are_not_optimized(
     stop_gradient: bool, ema: bool, build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
 ) -> None:
     """From the second round on it is BYOL with stop-gradient, whatever that says."""

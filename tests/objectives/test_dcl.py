@@ -28,7 +28,7 @@ def loop(a: Tensor, b: Tensor, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.2, 1.0])
-def test_is_the_loop_and_lightlys(temperature: float) -> None:
+def test_equals_the_loop_and_lightly(temperature: float) -> None:
     a, b = pair()
     value = float(decoupled(torch.cat([a, b]), temperature))
     assert value == pytest.approx(loop(a, b, temperature), rel=1e-5)

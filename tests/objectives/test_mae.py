@@ -27,13 +27,13 @@ def test_the_mask_is_exact(patches: int, ratio: float, visible: int, rng: torch.
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.99])
-def test_some_patch_is_seen_and_some_hidden(ratio: float, rng: torch.Generator) -> None:
+def test_at_least_one_patch_is_visible_and_one_masked(ratio: float, rng: torch.Generator) -> None:
     seen, hidden = MAE(mask_ratio=ratio).split(2, 4, rng)
     assert seen.shape[1] >= 1
     assert hidden.shape[1] >= 1
 
 
-def test_every_patch_is_hidden_as_often(rng: torch.Generator) -> None:
+def test_every_patch_is_masked_equally_often(rng: torch.Generator) -> None:
     _, hidden = MAE().split(4000, 16, rng)
     counts = hidden.flatten().bincount(minlength=16) / 4000
     torch.testing.assert_close(counts, torch.full((16,), 0.75), rtol=0, atol=0.04)
@@ -116,7 +116,7 @@ def test_against_a_naive_implementation(
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_hidden_is_not_seen(
+def test_masked_patches_do_not_affect_the_encoder(
     build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
 ) -> None:
     encoder = build(MAE(**SMALL), "vit_tiny").part("encoder")

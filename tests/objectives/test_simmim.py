@@ -18,7 +18,9 @@ CORNERS = [(0, 0), (0, 4), (4, 0), (4, 4)]  # of the four patches of an image of
 
 
 @pytest.mark.parametrize(("ratio", "masked"), [(0.5, 8), (0.6, 10), (0.01, 1), (0.99, 15)])
-def test_as_many_patches_are_masked_in_every_image(ratio: float, masked: int, rng: torch.Generator) -> None:
+def test_every_image_has_the_same_number_of_masked_patches(
+    ratio: float, masked: int, rng: torch.Generator
+) -> None:
     hidden = SimMIM(mask_ratio=ratio).mask(50, (4, 4), rng)
     assert hidden.shape == (50, 16)
     assert set(hidden.sum(dim=1).tolist()) == {masked}
@@ -50,7 +52,7 @@ def test_without_a_mask_it_is_the_encoders_own_pass(build: Callable[..., Model],
     torch.testing.assert_close(found, encoder.forward_features(views[0]))
 
 
-def test_what_is_masked_is_not_seen(build: Callable[..., Model], views: list[Tensor]) -> None:
+def test_masked_patches_do_not_affect_the_output(build: Callable[..., Model], views: list[Tensor]) -> None:
     encoder = build(SimMIM(), "vit_tiny").part("encoder")
     hidden = SimMIM().mask(6, (2, 2), torch.Generator().manual_seed(1))
     changed = views[0].clone()
@@ -107,7 +109,7 @@ def test_a_transformer_with_a_class_token(views: list[Tensor], rng: torch.Genera
 
 
 @pytest.mark.parametrize("side", [2, 3])
-def test_squares_that_do_not_fit(side: int) -> None:
+def test_invalid_mask_sizes(side: int) -> None:
     config = ModelConfig(encoder="vit_tiny", patch=4)
     made = build_encoder(config, (8, 8), 3)
     with pytest.raises(ConfigError, match=rf"mask_side={side} does not divide the grid of 2×2"):

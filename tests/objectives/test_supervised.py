@@ -27,7 +27,9 @@ def test_cross_entropy_by_hand(
     assert float(loss.detach()) == pytest.approx(total / 6, rel=1e-5)
 
 
-def test_what_it_needs(build: Callable[..., Model], views: list[Tensor], rng: torch.Generator) -> None:
+def test_labels_and_two_classes_are_required(
+    build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
+) -> None:
     objective = Supervised()
     assert objective.needs_labels
     assert objective.num_views == 1

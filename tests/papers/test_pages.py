@@ -39,7 +39,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_pages_say_what_the_store_says(published: Pages) -> None:
+def test_pages_match_the_store(published: Pages) -> None:
     """Every table is made again, as from a fresh clone: without runs and without training."""
     different = [file.name for file in published.files() if published.filled(file) != file.read_text()]
     assert not different, f"{different}: run `make results`"
@@ -67,7 +67,7 @@ def test_the_scoreboard_links_to_tables_on_pages() -> None:
         assert f"\n### {anchor.replace('-at-scale-', ' at scale ')}\n" in (folder / page).read_text()
 
 
-def test_a_page_that_was_edited_by_hand_is_found_and_mended(checkout: Path) -> None:
+def test_a_page_edited_by_hand_is_detected_and_fixed(checkout: Path) -> None:
     pages, page = Pages(checkout), checkout / "docs" / "results" / "page.md"
     assert pages.write() == [page]
     made = page.read_text()
@@ -110,7 +110,7 @@ def finish(checkout: Path, name: str, scale: str, row: str, number: float, seeds
 @pytest.mark.parametrize(
     "what", ["tables fedema-longer mini", "table fedema-longer", "table fedema-longer maxi", "summary 1"]
 )
-def test_a_block_that_nobody_makes(checkout: Path, what: str) -> None:
+def test_an_unknown_block_is_an_error(checkout: Path, what: str) -> None:
     (checkout / "README.md").write_text(f"<!-- stored: {what} -->\n<!-- end -->\n")
     with pytest.raises(ConfigError, match=rf"README.md: no such block: {what}"):
         Pages(checkout).write()

@@ -135,7 +135,7 @@ def test_the_table_grows_run_by_run(
         ),
     ],
 )
-def test_wrong_commands_say_what_is_right(
+def test_wrong_commands_suggest_corrections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, scale: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,7 +181,7 @@ def no_pictures_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_pictures_of_partitions")
-def test_a_run_that_was_stopped_goes_on_and_ends_the_same(
+def test_a_stopped_run_continues_with_the_same_result(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = SMALL.index("[[column]]"), SMALL.index('[[row]]\nname = "BYOL"'), SMALL.index("[[ordering]]")

@@ -29,7 +29,7 @@ def points(images: torch.Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", [simpson, simpson_cluttered])
-def test_every_client_rises_while_all_together_fall(make) -> None:
+def test_clients_trend_up_while_the_total_trends_down(make) -> None:
     train, test = make(DataConfig())
     for split in (train, test):
         assert len(split) == 400
@@ -42,7 +42,7 @@ def test_every_client_rises_while_all_together_fall(make) -> None:
     assert points(train.x).std(0) == pytest.approx([1, 1], abs=1e-3)
 
 
-def test_every_seed_has_points_of_its_own() -> None:
+def test_every_seed_draws_its_own_points() -> None:
     one, two = (points(simpson(DataConfig(), seed=seed)[0].x) for seed in (0, 1))
     assert np.abs(one - two).max() > 0.1
     config = load_config({"data": {"name": "simpson"}, "partition": {"scheme": "domain"}}, {"seed": 5})
@@ -93,7 +93,7 @@ def test_federated_regression_is_gradient_descent_on_both_parameters(private: bo
     assert found["gain_fresh"] == pytest.approx(found["mse_fresh_global"] / found["mse_fresh"])
 
 
-def test_a_linear_router_finds_whose_x_it_is() -> None:
+def test_a_linear_router_identifies_the_client() -> None:
     drawn = sample("simpson", 1)
     own = [torch.from_numpy(drawn.train[drawn.owner == client]) for client in range(8)]
     named = linear_router(own)(torch.from_numpy(drawn.test[:, 0])).numpy()
@@ -121,7 +121,7 @@ def test_least_squares_is_numpys() -> None:
     assert least_squares(torch.from_numpy(xy)) == pytest.approx(tuple(np.polyfit(*xy.T, 1)), abs=1e-6)
 
 
-def test_the_most_confident_client_answers() -> None:
+def test_the_most_confident_client_is_chosen() -> None:
     class Sure(ConfidentExpert):
         def confidence(self, x: torch.Tensor) -> torch.Tensor:
             return -(x - self.middle[0]).abs()
@@ -151,7 +151,7 @@ def test_other_runs_are_refused(tmp_path: Path) -> None:
         generate(run.directory, "simpson", {})
 
 
-def test_a_linear_run_draws_no_pictures(tmp_path: Path) -> None:
+def test_a_linear_run_has_no_image_grids(tmp_path: Path) -> None:
     run = run_of("linear-gan", tmp_path / "run", rounds=1)
     with pytest.raises(ConfigError, match="points of a plane"):
         generate(run.directory, "grid", {})

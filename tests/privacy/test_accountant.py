@@ -79,7 +79,7 @@ def test_the_noise_of_a_budget_is_just_enough() -> None:
     assert epsilon(0.05, noise, 50, 1e-5) <= 2.0 < epsilon(0.05, 0.995 * noise, 50, 1e-5)
 
 
-def test_the_rounds_of_a_budget_are_as_many_as_fit() -> None:
+def test_the_number_of_rounds_within_a_budget() -> None:
     rounds = releases_for(4.0, 0.1, 1.0, 1e-5)
     assert epsilon(0.1, 1.0, rounds, 1e-5) <= 4.0 < epsilon(0.1, 1.0, rounds + 1, 1e-5)
     assert releases_for(0.01, 0.1, 1.0, 1e-5) == 0

@@ -40,9 +40,7 @@ def test_directions_are_of_length_one_and_unlike_each_other() -> None:
 
 
 @pytest.mark.parametrize(("clip", "expected"), [(0.5, 0.5), (None, 2 * 30**0.5)])
-def test_an_update_is_as_long_as_the_clipping_norm_or_as_anothers(
-    clip: float | None, expected: float
-) -> None:
+def test_an_update_has_the_clipping_norm_or_another_updates_norm(clip: float | None, expected: float) -> None:
     canaries, received = Canaries(0, 5, 3), state(1.0)
     sent = canaries.upload(6, received, state(3.0), STATISTICS, clip)
     layout = canary_layout(received, STATISTICS)
@@ -62,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedssl.Run:
     return small_run(tmp_path_factory.mktemp("canary") / "run", **{"privacy.canaries": 8, "rounds": 2})
 
 
-def test_those_who_take_part_are_clients_of_every_round(run: fedssl.Run) -> None:
+def test_participating_canaries_are_in_every_round(run: fedssl.Run) -> None:
     canaries = Canaries(0, 5, 8)
     expected = canaries.without_absent(range(13))
     for line in run.metrics:

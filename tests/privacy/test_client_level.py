@@ -59,7 +59,7 @@ def fold_of(agreed: Terms, previous: State, updates: list[np.ndarray], key: byte
 
 
 @pytest.mark.parametrize("clip", [0.1, 1.0, 1000.0])
-def test_an_update_is_at_most_as_long_as_the_clipping_norm(clip: float) -> None:
+def test_updates_are_clipped_to_the_clipping_norm(clip: float) -> None:
     agreed, previous = terms(clip=clip), state(0)
     update, within = bounded_update(
         agreed, FedAvg(statistics="pooled"), previous, Upload(0, state(1), 7), clip
@@ -76,7 +76,7 @@ def test_an_update_is_at_most_as_long_as_the_clipping_norm(clip: float) -> None:
         assert np.dot(added, update) == pytest.approx(clip * np.linalg.norm(update), rel=1e-6)
 
 
-def test_the_server_clips_again_what_a_client_did_not_clip() -> None:
+def test_the_server_clips_unclipped_updates() -> None:
     agreed = terms()
     fold = fold_of(agreed, state(0), [np.full(58, 1000.0)])
     assert np.linalg.norm(fold.grid.decode(fold.total.tensors)) <= 1.0
@@ -93,7 +93,7 @@ def test_rounding_cannot_make_an_update_longer() -> None:
         assert np.linalg.norm(grid.integers(update).astype(np.float64)) * grid.step <= 1.0
 
 
-def test_every_client_counts_the_same_and_the_mean_is_over_those_expected() -> None:
+def test_clients_have_equal_weight_and_the_mean_uses_their_expected_number() -> None:
     agreed, previous = terms(per_round=5), state(0)
     updates = [np.zeros(58), np.zeros(58)]
     updates[0][3], updates[1][4] = 0.5, -0.25
@@ -170,7 +170,7 @@ def test_noise_has_the_right_size(clip: float, noise: float, per_round: int) -> 
     assert kolmogorov(drawn) < 1.95
 
 
-def test_noise_is_new_in_every_round_and_hides_behind_a_secret() -> None:
+def test_noise_differs_between_rounds_and_secrets() -> None:
     keys = [derive_key(KEY, round, "noise", "server") for round in (1, 2)]
     first, second = (Stream(key).normal(10_000) for key in keys)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
@@ -181,7 +181,7 @@ def test_noise_is_new_in_every_round_and_hides_behind_a_secret() -> None:
 # --- adaptive clipping ------------------------------------------------------------------------------
 
 
-def test_adaptive_clipping_costs_what_it_says() -> None:
+def test_the_cost_of_adaptive_clipping_is_accounted_for() -> None:
     """Both noisy sums together are as private as the one without adaptation (Andrew et al., Theorem 1)."""
     agreed = terms(clients=1000, per_round=100, quantile=0.5)
     assert agreed.quantile_noise == 5.0
@@ -209,7 +209,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> fedssl.Run:
     return small_run(tmp_path_factory.mktemp("private") / "run", **DP, **keys)
 
 
-def test_every_line_has_epsilon_and_nothing_of_a_single_client(private: fedssl.Run) -> None:
+def test_every_line_has_epsilon_but_no_individual_values(private: fedssl.Run) -> None:
     spent = [line["epsilon"] for line in private.metrics]
     assert spent == sorted(spent)
     assert spent[0] > 0
@@ -264,7 +264,7 @@ def test_clients_are_drawn_independently(tmp_path: Path) -> None:
     assert there.mean(axis=0).std() == pytest.approx(math.sqrt(0.1875 / 2000), rel=0.5)
 
 
-def test_a_round_for_which_nobody_is_drawn_goes_on(tmp_path: Path) -> None:
+def test_a_round_without_clients_continues(tmp_path: Path) -> None:
     keys = {"participation.per_round": 1, "seed": 1, "rounds": 6, "method.private_norm": True}
     run = small_run(tmp_path / "run", **DP, **keys)
     sizes = [len(line["clients"]) for line in run.metrics]
@@ -281,13 +281,13 @@ def test_the_run_stops_before_the_budget_is_spent(tmp_path: Path) -> None:
     assert len(again.metrics) == 2
 
 
-def test_a_stopped_run_does_not_go_on_when_it_is_resumed(tmp_path: Path) -> None:
+def test_a_run_without_budget_does_not_continue_when_resumed(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", **DP, **{"privacy.epsilon": 7.0})
     (run.path / "result.json").unlink()
     assert len(fedssl.resume(run.path, quiet=True).metrics) == 2
 
 
-def test_a_secret_is_kept_and_makes_noise_that_nobody_can_repeat(tmp_path: Path) -> None:
+def test_a_stored_secret_makes_noise_irreproducible_for_others(tmp_path: Path) -> None:
     keys = {**DP, "privacy.random": "secret", "rounds": 1}
     first, second = (small_run(tmp_path / name, **keys) for name in ("first", "second"))
     assert digest(first) != digest(second)
@@ -297,7 +297,7 @@ def test_a_secret_is_kept_and_makes_noise_that_nobody_can_repeat(tmp_path: Path)
     assert "secret" in json.dumps(first.config.to_dict()["privacy"])
 
 
-def test_privacy_that_is_off_changes_nothing(tmp_path: Path) -> None:
+def test_disabled_privacy_changes_nothing(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run", rounds=1)
     assert "epsilon" not in run.metrics[0]
     explicit = small_run(tmp_path / "explicit", rounds=1, **{"privacy.mode": "none", "privacy.secure": False})

@@ -43,7 +43,7 @@ MAE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("keys", [BYOL, {**BYOL, "objective": "simsiam"}, MAE])
-def test_gradients_are_those_of_each_image_by_itself(
+def test_gradients_equal_those_of_single_images(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a naive second implementation: one backward pass for each image alone."""
@@ -72,7 +72,7 @@ def test_gradients_are_those_of_each_image_by_itself(
     assert not any(hasattr(parameter, "grad_sample") for parameter in model.parameters())
 
 
-def test_the_network_is_as_before_afterwards() -> None:
+def test_the_network_is_restored_afterwards() -> None:
     config = load(SMALL, {"model.norm": "group", "objective": "byol"})
     model = build_network(config, (8, 8), 1, 0).model
     wanted = [parameter.requires_grad for parameter in model.parameters()]
@@ -197,7 +197,7 @@ def test_secure_aggregation_hides_the_rest(tmp_path: Path) -> None:
     assert "loss" not in line
 
 
-def test_what_is_spent_is_on_disk_before_training(tmp_path: Path) -> None:
+def test_spent_privacy_is_on_disk_before_training(tmp_path: Path) -> None:
     release = Release(0.1, 1.0)
     for repeats, expected in ((True, 10), (False, 30)):
         file = SpentFile(tmp_path / f"{repeats}.jsonl", repeats)
@@ -240,7 +240,7 @@ def test_what_is_spent_is_on_disk_before_training(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_the_config_shows(keys: dict[str, Any], message: str) -> None:
+def test_invalid_configs_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_config(load(SMALL, {**DP, **keys}))
 
@@ -255,7 +255,7 @@ def test_what_the_config_shows(keys: dict[str, Any], message: str) -> None:
         ),
     ],
 )
-def test_what_the_run_shows(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_runs_are_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(FedsslError, match=message):
         small_run(tmp_path / "run", **{**DP, **keys})
 

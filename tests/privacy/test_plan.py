@@ -19,7 +19,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "BUDGETS", (2.0,))
 
 
-def test_a_table_to_plan_with() -> None:
+def test_a_planning_table() -> None:
     keys = {"partition.clients": 50, "participation.per_round": 5, "rounds": 20}
     found = plan(load(SMALL, keys))
     assert found.columns == ["noise", "10 rounds", "20 rounds", "40 rounds"]

@@ -83,7 +83,7 @@ BY_CONFIG = [
 
 
 @pytest.mark.parametrize(("keys", "message"), BY_CONFIG)
-def test_what_the_config_shows(keys: dict[str, Any], message: str) -> None:
+def test_invalid_configs_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_config(load(SMALL, keys))
 
@@ -104,7 +104,7 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize("keys", ALLOWED)
-def test_what_is_allowed(keys: dict[str, Any]) -> None:
+def test_valid_combinations_are_accepted(keys: dict[str, Any]) -> None:
     check_config(load(SMALL, keys))
 
 
@@ -129,7 +129,9 @@ BY_MODEL = [
 
 
 @pytest.mark.parametrize(("keys", "message"), BY_MODEL)
-def test_what_the_model_shows(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_settings_invalid_for_the_model_are_refused(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=message):
         small_run(tmp_path / "run", **keys)
     assert not (tmp_path / "run").exists()  # the corrected command can use the same folder

@@ -83,7 +83,7 @@ def test_the_sum_is_exact(bits: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["share", "mask", "unmask"])
 @pytest.mark.parametrize("number", [0, 2, 4])
-def test_who_is_lost_costs_its_own_part_and_nothing_else(stage: str, number: int, tmp_path: Path) -> None:
+def test_a_lost_client_only_misses_in_the_sum(stage: str, number: int, tmp_path: Path) -> None:
     sites = {each: Site(tmp_path, each, dies=stage if each == number else "") for each in range(5)}
     summed, _ = collect(sites)
     # After its masked upload it is in the sum already: others have shares of its seed.
@@ -104,7 +104,7 @@ def test_three_of_ten_are_lost_at_different_stages(tmp_path: Path) -> None:
     assert same(summed.parcel, plain_sum(sites, counted))
 
 
-def test_no_message_shows_what_a_client_adds(tmp_path: Path) -> None:
+def test_messages_do_not_reveal_a_clients_integers(tmp_path: Path) -> None:
     """On the wire a client's integers look random: as far from the truth as from anything else."""
     sites = {number: Site(tmp_path, number) for number in range(3)}
     _, wire = collect(sites)
@@ -134,7 +134,7 @@ def test_a_mask_is_uniform(tmp_path: Path) -> None:
     assert not folder.exists()  # secrets are deleted
 
 
-def test_too_few_stay(tmp_path: Path) -> None:
+def test_too_few_clients_stay(tmp_path: Path) -> None:
     sites = {each: Site(tmp_path, each, dies="mask" if each < 2 else "") for each in range(4)}
     with pytest.raises(
         RunError, match=r"2 clients have sent a masked upload, and 3 are needed.*power failed"
@@ -147,7 +147,7 @@ def test_too_few_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("clients", "share", "expected"), [(3, 0.66, 2), (10, 0.66, 7), (10, 1.0, 10), (50, 0.66, 33)]
 )
-def test_how_many_must_stay(clients: int, share: float, expected: int) -> None:
+def test_the_number_of_clients_that_must_stay(clients: int, share: float, expected: int) -> None:
     assert least(clients, share) == expected
 
 
@@ -195,7 +195,7 @@ def test_a_client_does_not_reveal_seed_and_key_of_a_peer(tmp_path: Path) -> None
             sites[0].client.answer("unmask", json.dumps({"there": there, "lost": lost}).encode())
 
 
-def test_a_client_wants_enough_company(tmp_path: Path) -> None:
+def test_a_client_refuses_too_few_peers(tmp_path: Path) -> None:
     sites, keys = begun(tmp_path)
     two = {number: keys[number] for number in ("0", "1")}
     with pytest.raises(Refused, match="2 of 2 clients are too few"):
@@ -208,7 +208,7 @@ def test_a_client_wants_enough_company(tmp_path: Path) -> None:
         )
 
 
-def test_a_share_for_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_share_for_another_client_is_refused(tmp_path: Path) -> None:
     sites, keys = begun(tmp_path)
     questions = shared(sites, keys)
     mixed = json.loads(questions[0])
@@ -218,7 +218,7 @@ def test_a_share_for_somebody_else_is_refused(tmp_path: Path) -> None:
         sites[0].client.answer("unmask", json.dumps({"there": [0, 1, 2, 3], "lost": []}).encode())
 
 
-def test_secrets_are_for_the_owner_alone_and_of_one_round(tmp_path: Path) -> None:
+def test_secrets_belong_to_one_owner_and_round(tmp_path: Path) -> None:
     sites, _ = begun(tmp_path)
     folder = sites[0].client.folder
     assert {file.stat().st_mode & 0o077 for file in (folder, *folder.iterdir())} == {0}
@@ -232,7 +232,7 @@ def test_secrets_are_for_the_owner_alone_and_of_one_round(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("stage", "nonsense"), [("share", b"[]"), ("share", b"{}"), ("mask", b"12345"), ("unmask", b"\xff")]
 )
-def test_nonsense_is_no_answer(stage: str, nonsense: bytes, tmp_path: Path) -> None:
+def test_invalid_answers_are_refused(stage: str, nonsense: bytes, tmp_path: Path) -> None:
     class Vandal(Site):
         def answer(self, asked: str, data: bytes) -> Answer:
             return Answer(3, nonsense) if asked == stage else super().answer(asked, data)
@@ -244,7 +244,7 @@ def test_nonsense_is_no_answer(stage: str, nonsense: bytes, tmp_path: Path) -> N
     assert same(summed.parcel, plain_sum(sites, counted))
 
 
-def test_shares_below_the_threshold_say_nothing() -> None:
+def test_shares_below_the_threshold_reveal_nothing() -> None:
     secret = crypto.new_seed()
     shares = crypto.split(secret, 3, 5)
     assert crypto.combine(shares[1:4]) == secret

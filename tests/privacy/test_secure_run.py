@@ -60,7 +60,7 @@ def test_the_model_is_that_of_the_plain_run(rule: str, tmp_path: Path) -> None:
     assert all(set(client) == {"client", "seconds"} for client in line["clients"])
 
 
-def test_fewer_bits_are_coarser_and_half_as_long(tmp_path: Path) -> None:
+def test_half_the_bits_are_coarser_and_half_the_size(tmp_path: Path) -> None:
     keys = {"rounds": 1, "participation.max_images": 32}
     wide = small_run(tmp_path / "wide", **keys, **SECURE)
     narrow = small_run(tmp_path / "narrow", **keys, **SECURE, **{"privacy.bits": 32})
@@ -113,7 +113,7 @@ def test_noise_in_shares_gives_the_same_bits_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["share", "mask", "unmask"])
-def test_a_client_that_is_lost_costs_its_contribution(
+def test_a_lost_client_only_misses_in_the_result(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is the one in which it had not trained, or, after its masked upload, the whole one."""

@@ -142,7 +142,7 @@ def test_every_chart_is_drawn_and_nothing_is_wrong(browser, single):
     assert all(url.startswith("data:") for url in browser.requests[1:])
 
 
-def test_markup_in_names_is_shown_and_not_done(browser, single):
+def test_markup_in_names_is_escaped(browser, single):
     browser.open(single)
     assert EVIL in texts(browser, "#results td")
     assert browser.value("document.title") == "run · fedssl"
@@ -166,7 +166,7 @@ def test_hover_shows_the_numbers_of_the_file(browser, single):
     assert browser.errors == []
 
 
-def test_arrow_keys_read_values(browser, single):
+def test_arrow_keys_show_values(browser, single):
     browser.open(single)
     browser.value(f"document.querySelector({json.dumps(chart('loss'))}).focus()")
     spoken = "document.getElementById('spoken').textContent"
@@ -192,7 +192,7 @@ def test_arrow_keys_read_values(browser, single):
     assert browser.value(spoken) == "client 0: cat: 30 images"
 
 
-def test_the_keyboard_leads_through_the_page(browser, single):
+def test_the_page_can_be_used_by_keyboard(browser, single):
     browser.open(single)
     browser.press("Tab")
     assert browser.value("document.activeElement.className") == "skip"
@@ -294,7 +294,7 @@ def test_the_layout_at_a_glance(browser, page_of, width, dark, request, tmp_path
     assert browser.errors == []
 
 
-def test_the_headline_stands_beside_the_untrained_and_the_centralized_encoder(browser, tmp_path):
+def test_the_headline_is_compared_with_untrained_and_centralized(browser, tmp_path):
     run = finished(tmp_path / "run", 0.75)
     central = finished(tmp_path / "central", 0.9, method="centralized")
     file = tmp_path / "page.html"
@@ -320,7 +320,7 @@ def test_sites_have_their_names(browser, tmp_path):
     assert "client 0" not in told
 
 
-def test_probes_of_sites_stand_by_name_with_their_spread(browser, tmp_path):
+def test_probes_of_sites_are_listed_with_their_spread(browser, tmp_path):
     keys = {"engine.name": "flower", "engine.sites": ["berlin", "paris"], "data.name": "none"}
     keys |= {"data.limit": 0, "data.size": 8, "data.channels": 1}
     rows = [
@@ -355,7 +355,7 @@ def test_probes_of_sites_stand_by_name_with_their_spread(browser, tmp_path):
 # --- several runs -----------------------------------------------------------------------------------
 
 
-def test_a_comparison_begins_with_a_ranking(browser, several):
+def test_a_comparison_starts_with_a_ranking(browser, several):
     browser.open(several)
     names = texts(browser, "#summary .bars .what")
     assert names == ["fedema", "fedavg", "untrained encoder"]
@@ -397,7 +397,7 @@ def test_a_comparison(browser, several):
 # --- other runs -------------------------------------------------------------------------------------
 
 
-def test_a_run_that_has_hardly_begun(browser, tmp_path):
+def test_a_run_before_its_first_round(browser, tmp_path):
     run = run_dir(tmp_path / "run")
     browser.open(write(tmp_path / "page.html", [run], None))
     assert "unfinished" in browser.value("document.getElementById('header').innerText")

@@ -74,7 +74,7 @@ def test_only_shared_seeds_are_paired(six):
 @pytest.mark.parametrize(
     ("others", "word"), [((0.9, 0.925, 0.965), "lower"), (FEDEMA, "the same"), ((0.7, 0.9, 0.8), "undecided")]
 )
-def test_what_a_test_can_say(tmp_path, others, word):
+def test_verdicts_of_the_test(tmp_path, others, word):
     runs = [finished(tmp_path / f"a{seed}", number, seed=seed) for seed, number in enumerate(FEDEMA)]
     runs += [finished(tmp_path / f"b{seed}", n, seed=seed, method="fedavg") for seed, n in enumerate(others)]
     assert document(runs)["comparison"]["pairs"][0]["word"] == word
@@ -87,7 +87,7 @@ def test_only_what_differs_is_listed(six):
     assert all(key.startswith("method.") for key in rows)
 
 
-def test_how_a_run_was_done_is_no_difference(tmp_path):
+def test_machine_settings_are_not_differences(tmp_path):
     one = finished(tmp_path / "a", seed=0, **{"engine.workers": 2, "checkpoint.every": 7})
     two = finished(tmp_path / "b", seed=1, **{"log.tensorboard": False})
     found = document([one, two])["comparison"]
@@ -95,12 +95,12 @@ def test_how_a_run_was_done_is_no_difference(tmp_path):
     assert (found["differences"], found["pairs"]) == ([], [])
 
 
-def test_the_same_config_and_seed_again_is_another_group(tmp_path):
+def test_a_repeated_config_and_seed_is_another_group(tmp_path):
     found = document([finished(tmp_path / "a"), finished(tmp_path / "b")])["comparison"]
     assert [group["name"] for group in found["groups"]] == ["a", "b"]
 
 
-def test_groups_are_called_by_what_tells_them_apart(tmp_path):
+def test_groups_are_named_by_their_differences(tmp_path):
     runs = [finished(tmp_path / str(tau), **{"method.tau": tau, "train.lr": 0.1}) for tau in (0.1, 0.25)]
     runs.append(finished(tmp_path / "c", objective="simclr", method="fedavg", **{"train.lr": 0.1}))
     names = [group["name"] for group in document(runs)["comparison"]["groups"]]
@@ -120,7 +120,7 @@ def test_bands_are_means_and_spreads_by_round(tmp_path):
     assert drawn["spread"] == [pytest.approx(2**0.5, rel=1e-5), pytest.approx(2**0.5, rel=1e-5), None]
 
 
-def test_in_words(six):
+def test_the_comparison_in_sentences(six):
     text = " ".join(document(six)["summary"])
     assert "2 settings with 3 seeds each." in text
     assert "fedema is best: 83.0 ± 3.6 %; next is fedavg with 80.0 ± 2.6 %" in text
@@ -149,7 +149,7 @@ def test_unfinished_runs_are_compared_by_their_monitor(tmp_path):
     assert cells(found, "monitor")[0]["mean"] == 0.75
 
 
-def test_a_setting_without_probes_beside_one_with(tmp_path):
+def test_settings_with_and_without_probes(tmp_path):
     with_probe = finished(tmp_path / "a")
     without = run_dir(tmp_path / "b", metrics=METRICS, method="fedavg")
     found = document([with_probe, without])["comparison"]

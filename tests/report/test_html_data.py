@@ -63,7 +63,7 @@ def test_shares_of_clients_and_norms_by_kind_are_explained():
     assert (shown["norm_gamma"]["label"], shown["angle_beta"]["label"]) == ("norm of γ", "angle δ of β")
 
 
-def test_numbers_that_nobody_knows_make_curves_and_others_do_not():
+def test_unknown_numbers_become_curves():
     lines = [
         {
             "round": 1,
@@ -85,7 +85,7 @@ def test_long_runs_are_thinned_and_keep_their_ends():
     assert drawn["values"][-1] == 0.0002
 
 
-def test_what_is_not_finite_is_left_open_and_told(tmp_path):
+def test_values_that_are_not_finite_are_left_out_and_reported(tmp_path):
     metrics = [METRICS[0], {**METRICS[1], "loss": math.nan, "clients": []}]
     run = only(run_dir(tmp_path / "a", metrics=metrics))
     assert curve(run, "loss")["values"] == [4.5, None]
@@ -124,7 +124,7 @@ def test_failures_by_reason_and_one_by_one(tmp_path):
     assert failures["each"] == [{"round": 2, "client": 1, "reason": reason}]
 
 
-def test_summary_in_words(tmp_path):
+def test_the_summary_in_sentences(tmp_path):
     run = only(finished(tmp_path / "a"))
     text = " ".join(run["summary"])
     for part in (
@@ -151,13 +151,13 @@ def test_summary_in_words(tmp_path):
     }
 
 
-def test_a_run_that_got_worse_says_so(tmp_path):
+def test_a_run_that_got_worse_has_a_warning(tmp_path):
     text = " ".join(only(finished(tmp_path / "a", accuracy=0.4))["summary"])
     assert "10.0 points below" in text
     assert "Training has not helped" in text
 
 
-def test_collapse_is_told(tmp_path):
+def test_collapse_is_reported(tmp_path):
     metrics = [{**METRICS[0], "probe": {"knn": 0.1, "feature_std": 0.01}}]
     assert any(
         "collapsed" in warning for warning in only(run_dir(tmp_path / "a", metrics=metrics))["warnings"]
@@ -183,7 +183,7 @@ def test_before_the_first_round(tmp_path):
     assert "0 of 3 rounds so far" in run["summary"][0]
 
 
-def test_an_unfinished_run_with_a_line_cut_off(tmp_path):
+def test_an_unfinished_run_with_a_truncated_line(tmp_path):
     path = run_dir(tmp_path / "a", metrics=METRICS[:2], partition=partition(), rounds=20)
     with open(path / "metrics.jsonl", "a") as file:
         file.write('{"round": 3, "los')
@@ -228,7 +228,7 @@ def test_a_config_that_this_version_cannot_read_is_shown_as_it_is(tmp_path):
     assert curve(run, "loss")["values"] == [4.5, 3.0, 2.5]
 
 
-def test_what_is_no_run(tmp_path):
+def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(RunError, match="not a run"):
         document([tmp_path])
     with pytest.raises(RunError, match="at least one"):
@@ -240,7 +240,7 @@ def test_a_run_given_twice_counts_once(tmp_path):
     assert len(document([path, f"{path}/../a"])["runs"]) == 1
 
 
-def test_images_are_asked_for_once_for_each_setting(tmp_path):
+def test_images_are_loaded_once_per_setting(tmp_path):
     asked = []
 
     def draw(path):

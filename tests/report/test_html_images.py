@@ -40,7 +40,7 @@ def seen(run):
     return found
 
 
-def test_the_gallery_is_the_clients_images_as_they_see_them(run):
+def test_the_gallery_shows_images_with_client_shifts(run):
     """Client 2 of 4 turns its images by half a turn; partition.json says whose they are."""
     back = load_run(run.directory, {})
     images, owners = gallery(back)
@@ -106,7 +106,7 @@ def test_the_stored_confusion_adds_up(run):
     assert counts.sum(axis=1).tolist() == [row["count"] for row in probe["per_class"]]
 
 
-def test_queries_are_of_different_classes_and_the_same_again():
+def test_queries_cover_classes_and_are_deterministic():
     labels = torch.arange(60) % 30
     images = ImageSet(torch.zeros(60, 2, 2, 1, dtype=torch.uint8), labels, tuple(map(str, range(30))))
     asked = queries(images, 3)
@@ -137,7 +137,7 @@ def test_the_map_of_collapsed_features_is_a_point():
     assert (project(torch.ones(15, 4), "tsne", 0) == 0.5).all()
 
 
-def test_umap_is_asked_where_it_is_wanted(monkeypatch):
+def test_umap_is_used_on_request(monkeypatch):
     class Fake:
         def __init__(self, n_neighbors, random_state, n_jobs):
             assert n_neighbors == 11
@@ -175,7 +175,7 @@ def test_before_the_first_checkpoint_there_is_a_reason(run, tmp_path):
     assert "no checkpoint yet" in look(tmp_path / "new", "pca")["why_not"]
 
 
-def test_images_at_sites_are_no_failure_to_load(tmp_path):
+def test_images_at_sites_are_not_a_loading_error(tmp_path):
     keys = {"engine.name": "flower", "engine.sites": ["berlin"], "data.size": 8, "data.channels": 1}
     RunDir.create(tmp_path / "run", load({}, keys))
     assert (

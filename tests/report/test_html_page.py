@@ -42,7 +42,7 @@ def embedded(text):
     return json.loads(Elements(text).scripts[0])
 
 
-def test_names_that_are_markup_stay_text(tmp_path):
+def test_markup_in_names_stays_text(tmp_path):
     evil = (EVIL, "dog")
     line = {**METRICS[0], "failed": [{"client": 0, "reason": EVIL}]}
     path = run_dir(
@@ -69,7 +69,7 @@ def test_json_is_safe_inside_of_a_script_and_the_same_outside():
     assert json.loads(as_json(value)) == value
 
 
-def test_nothing_comes_from_elsewhere(tmp_path):
+def test_the_page_loads_nothing_from_other_hosts(tmp_path):
     text = page(document([finished(tmp_path / "a")]))
     found = Elements(text)
     assert not {"link", "iframe", "object", "embed", "base"} & set(found.tags)
@@ -108,7 +108,7 @@ def test_report_by_command(tmp_path, capsys):
         (["{run}", "-o", "{run}/config.toml/x.html", "--fast"], "cannot write"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, words, said):
+def test_errors_are_one_line(tmp_path, capsys, words, said):
     run = finished(tmp_path / "run")
     assert main(["report", *(word.format(run=run) for word in words)]) == 1
     told = capsys.readouterr().err
@@ -116,13 +116,13 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, words, said):
     assert told.count("\n") == 1
 
 
-def test_umap_that_is_not_installed_is_told_before_the_work(tmp_path, capsys, monkeypatch):
+def test_missing_umap_is_reported_before_the_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["report", str(finished(tmp_path / "a")), "--map", "umap"]) == 2
     assert "fedssl[umap]" in capsys.readouterr().err
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_not_an_output_file(tmp_path):
     check(tmp_path / "a.html")
     with pytest.raises(RunError, match=r"report\.html"):
         check(tmp_path)
@@ -131,7 +131,7 @@ def test_a_folder_is_no_file(tmp_path):
 # --- pictures ---------------------------------------------------------------------------------------
 
 
-def test_samples_in_natural_order_large_ones_smaller_broken_ones_named(tmp_path):
+def test_samples_are_sorted_resized_and_checked(tmp_path):
     folder = tmp_path / "samples"
     (folder / "client-1").mkdir(parents=True)
     for name in ("round-2", "round-10", "client-1/x"):

@@ -69,7 +69,7 @@ def test_from_before_the_first_round_to_after_the_end(served):
     assert document(server)["images"]["why_not"] == "nothing to see"
 
 
-def test_the_page_asks_its_own_server_only(served):
+def test_the_page_only_contacts_its_own_server(served):
     _, server, _ = served
     status, text = get(server, "/")
     assert status == 200
@@ -85,7 +85,7 @@ def test_an_unchanged_run_is_not_read_again(served, monkeypatch):
     assert server.live.document() is not first
 
 
-def test_only_this_machine_by_its_own_name(served):
+def test_only_requests_to_this_machine_are_served(served):
     _, server, _ = served
     assert server.server_address[0] == "127.0.0.1"
     port = server.server_address[1]
@@ -95,7 +95,7 @@ def test_only_this_machine_by_its_own_name(served):
     assert get(server, "/../config.toml")[0] == 404
 
 
-def test_a_run_that_is_deleted_meanwhile_ends_nothing(served):
+def test_deleting_the_run_does_not_stop_the_server(served):
     path, server, _ = served
     assert get(server)[0] == 200
     (path / "config.toml").unlink()
@@ -104,7 +104,7 @@ def test_a_run_that_is_deleted_meanwhile_ends_nothing(served):
     assert get(server, "/nothing")[0] == 404
 
 
-def test_a_port_in_use_is_told(tmp_path, capsys):
+def test_a_port_in_use_is_reported(tmp_path, capsys):
     path = run_dir(tmp_path / "run")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -54,7 +54,7 @@ def test_a_folder_of_runs_is_a_page_too(folder, tmp_path):
     assert "2 settings with 2 seeds each" in out.read_text(encoding="utf-8")
 
 
-def test_what_a_table_needs_escaped():
+def test_special_characters_are_escaped():
     sheet = Sheet("50 % of a_b & c", ["name", "x|y"], [["α_1", "1 − 2"]])
     latex = as_latex([sheet])
     assert r"\caption{50 \% of a\_b \& c}" in latex

@@ -31,7 +31,7 @@ def test_the_status_of_a_finished_run(tmp_path, capsys) -> None:
     assert json.loads(capsys.readouterr().out)["sites"][1]["failed"] == 1
 
 
-def test_a_run_that_is_under_way_silent_or_not_begun(tmp_path) -> None:
+def test_runs_that_are_running_silent_or_not_begun(tmp_path) -> None:
     run = run_dir(tmp_path / "run", metrics=METRICS, partition=partition(), rounds=9)
     assert status_of(run).state == "running"
     os.utime(run / "metrics.jsonl", (1.0, 1.0))

@@ -74,7 +74,7 @@ def test_a_stopped_pytest_leaves_no_process(tmp_path, number, words):
     wait_until(lambda: not below & read_table().keys(), "workers and guards should end, too")
 
 
-def test_processes_that_a_test_forgot_end_with_the_session(tmp_path):
+def test_forgotten_processes_end_with_the_session(tmp_path):
     process = start_tree(tmp_path, "assert True")
     assert wait_for_exit(process, "pytest should end") == 0, output_of(tmp_path)
     wait_until(lambda: not left(tmp_path), "no process should be left")
@@ -95,7 +95,7 @@ def test_other_processes_are_left_alone(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="compares /proc with ps")
-def test_ps_says_what_proc_says():
+def test_ps_and_proc_agree():
     proc, ps = read_proc(), read_ps()
     here = os.getpid()
     assert proc[here].parent == ps[here].parent == os.getppid()

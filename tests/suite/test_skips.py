@@ -37,7 +37,7 @@ def test_skipped_tests_are_listed_before_the_closing_line(tmp_path, words):
     assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s.*", said.strip().splitlines()[-1])
 
 
-def test_nothing_is_said_when_nothing_is_skipped(tmp_path):
+def test_no_summary_if_nothing_is_skipped(tmp_path):
     process = start_pytest(tmp_path, "def test_that_runs(): pass")
     assert wait_for_exit(process, "pytest should end") == 0, output_of(tmp_path)
     assert "skipped" not in output_of(tmp_path)

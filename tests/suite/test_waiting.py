@@ -33,7 +33,7 @@ def test_patience_without_progress_grows_with_a_slow_machine(clock, monkeypatch,
     assert clock.now == seconds
 
 
-def test_progress_that_leads_nowhere_ends(clock):
+def test_progress_without_end_times_out(clock):
     with pytest.raises(AssertionError, match="still not after 101 s"):
         wait_until(lambda: False, "the end", progress=lambda: clock.now, patience=10, poll=1)
 

@@ -16,7 +16,7 @@ from tests.tables.conftest import SMALL
 Write = Callable[..., Path]
 
 
-def test_layers_lie_on_each_other_from_base_to_override(write: Write) -> None:
+def test_layers_override_each_other_from_base_to_overrides(write: Write) -> None:
     text = """
 title = "t"
 [base]
@@ -51,14 +51,14 @@ def test_naming_another_part_drops_the_keys_it_does_not_have() -> None:
     assert overlay(base, {"partition": {"clients": 3}})["partition"]["classes"] == 2
 
 
-def test_cells_come_seed_by_seed(small: Recipe) -> None:
+def test_cells_are_ordered_by_seed(small: Recipe) -> None:
     planned = cells(small.at("smoke"), 2, {})
     assert [cell.seed for cell in planned] == [0] * 4 + [1] * 4
     assert [(cell.row, cell.column) for cell in planned[:2]] == [("SimCLR", "iid"), ("SimCLR", "skewed")]
     assert all(cell.config.seed == cell.seed for cell in planned)
 
 
-def test_a_folder_is_named_by_what_its_config_says(small: Recipe) -> None:
+def test_a_folder_is_named_by_its_config(small: Recipe) -> None:
     planned = cells(small.at("smoke"), 2, {})
     assert len({cell.folder for cell in planned}) == 8
     assert planned[0].folder.startswith("digits-simclr-fedavg-s0-")
@@ -66,7 +66,7 @@ def test_a_folder_is_named_by_what_its_config_says(small: Recipe) -> None:
     assert not {cell.folder for cell in planned} & {cell.folder for cell in changed}
 
 
-def test_how_a_run_is_done_does_not_change_its_folder(small: Recipe) -> None:
+def test_machine_settings_do_not_change_the_folder(small: Recipe) -> None:
     plain = cells(small.at("smoke"), 1, {})[0]
     other = cells(small.at("smoke"), 1, {"engine.workers": 2, "checkpoint.every": 1, "log.wandb": "x"})[0]
     assert plain.folder == other.folder
@@ -158,7 +158,7 @@ def test_a_wrong_config_key_names_file_row_and_column(write: Write) -> None:
         cells(recipe.at("smoke"), 1, {})
 
 
-def test_files_are_looked_for_in_the_folder_given(write: Write, tmp_path: Path) -> None:
+def test_files_are_searched_in_the_given_folder(write: Write, tmp_path: Path) -> None:
     text = 'title = "t"\n[base]\ndata = { name = "npz", root = "tiny_train.npz" }\n[[row]]\nname = "r"\n'
     recipe = load(str(write(text)))
     with pytest.raises(ConfigError, match=r"mine, scale mini needs tiny_train.npz.*data.root=FOLDER"):

@@ -90,7 +90,7 @@ def test_a_file_names_its_rows(tmp_path):
         (["method.name=fedavg,fedema", "seed=3"], "choose seeds with"),
     ],
 )
-def test_what_cannot_be_compared_is_said_before_anything_runs(words, said, tmp_path, monkeypatch, capsys):
+def test_invalid_comparisons_are_refused_before_anything_runs(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *words]) == 2
     assert said in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_the_sizes_written_down_are_those_of_the_sets(name: str) -> None:
 
 
 @pytest.mark.parametrize("objective", ["simclr", "byol", "supervised"])
-def test_a_step_takes_time_and_leaves_the_threads_alone(objective: str) -> None:
+def test_timing_a_step_restores_the_threads(objective: str) -> None:
     import torch
 
     before = torch.get_num_threads()
@@ -83,7 +83,7 @@ def test_the_pace_is_a_line_through_two_sizes_of_batch(monkeypatch: pytest.Monke
     assert pace.seconds(128) == pytest.approx(0.02 + 128 * image)
 
 
-def test_each_kind_of_step_is_measured_once_and_guessed_when_time_is_up(
+def test_steps_are_measured_once_and_estimated_after_the_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured = []
@@ -149,15 +149,13 @@ def test_methods_that_train_two_models_count_twice() -> None:
         ({"what": "grid", "number": "content_kept"}, 0.0),
     ],
 )
-def test_what_is_asked_of_generators_is_counted_by_hand(asked: dict[str, Any], expected: float) -> None:
+def test_the_cost_of_generate_by_hand(asked: dict[str, Any], expected: float) -> None:
     config = load({**GAN, "method": "padpaf", "rounds": 3})
     assert evaluation_steps(config, Measure(kind="generate", **asked), 1000) == pytest.approx(expected)
     assert evaluation_steps(config, Measure(), 1000) == 0.0
 
 
-def test_a_dry_run_counts_what_is_asked_once_for_each_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_counts_an_evaluation_once_per_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two columns are two numbers of one FID; the third asks for another."""
     monkeypatch.setattr(Stopwatch, "seconds", lambda *_: 1.0)
     measure = {"kind": "generate", "what": "fid", "config": {"count": 300}}

@@ -140,7 +140,7 @@ def test_the_picture_is_drawn(which: str, request: pytest.FixtureRequest, tmp_pa
     assert blue > 100
 
 
-def test_nothing_to_draw_is_no_picture(swept: Results, tmp_path: Path) -> None:
+def test_no_data_means_no_picture(swept: Results, tmp_path: Path) -> None:
     empty = Results(swept.table, 2, {}, [])
     assert not draw(empty, tmp_path / "figure.png")
     assert not (tmp_path / "figure.png").exists()

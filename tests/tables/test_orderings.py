@@ -155,7 +155,7 @@ def test_a_trend_over_columns_is_judged_in_every_row(write: Write) -> None:
         ('better = "a"\nworse = "b"\nat_least = 0\n', "at_least"),
     ],
 )
-def test_an_ordering_that_says_too_little_or_too_much(write: Write, ordering: str, problem: str) -> None:
+def test_incomplete_and_contradictory_orderings_are_errors(write: Write, ordering: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         load(str(write(f"{TWO_BY_TWO}[[ordering]]\n{ordering}")))
 

@@ -58,9 +58,7 @@ def test_every_cell_is_a_line_with_the_time_left(
     assert sum("reused" in line for line in lines()) == 8
 
 
-def test_a_cell_that_fails_does_not_take_the_others_along(
-    small: Recipe, training: FakeTraining, tmp_path: Path
-) -> None:
+def test_a_failed_cell_does_not_affect_others(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     training.fails = lambda config: config.objective.name == "byol" and config.partition.scheme == "iid"
     outcomes = run(small, tmp_path)
     assert [bool(outcome.error) for outcome in outcomes] == [False, False, True, False]
@@ -85,7 +83,7 @@ def test_a_run_that_failed_is_not_tried_again_for_the_next_cell_that_shares_it(
     assert len(training.trained) == 1
 
 
-def test_a_number_that_cannot_be_had_does_not_spoil_others_of_the_same_run(
+def test_a_missing_number_does_not_affect_others_of_the_run(
     training: FakeTraining, tmp_path: Path, write: Callable[..., Path]
 ) -> None:
     rows = '[[row]]\nname = "a"\nmeasure = { kind = "rounds-to", target = 0.5 }\n[[row]]\nname = "b"\n'
@@ -176,7 +174,7 @@ def start_holder(lock: Path, held: Path) -> BaseProcess:
     return process
 
 
-def test_a_lock_is_waited_for_and_dies_with_its_owner(tmp_path: Path) -> None:
+def test_a_lock_is_waited_for_and_released_with_its_owner(tmp_path: Path) -> None:
     lock, held = tmp_path / "locks" / "run", tmp_path / "held"
     process = start_holder(lock, held)
     waiter = start(_enter, lock, tmp_path / "entered")
@@ -189,7 +187,7 @@ def test_a_lock_is_waited_for_and_dies_with_its_owner(tmp_path: Path) -> None:
     assert (tmp_path / "entered").exists()
 
 
-def test_a_run_that_another_command_is_at_is_left_for_last(
+def test_a_run_locked_by_another_command_comes_last(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:
     planned = cells(small.at("smoke"), 1, {})

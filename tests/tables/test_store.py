@@ -56,7 +56,7 @@ def page(folder: Path, name: str = "shown") -> str:
 # --- kept and found -------------------------------------------------------------------------------
 
 
-def test_a_line_says_everything_about_a_cell(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
+def test_a_line_is_a_complete_record_of_a_cell(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     run(small, tmp_path, seeds=1)
     found = lines(tmp_path)
     assert len(found) == 4
@@ -95,7 +95,7 @@ def test_only_what_the_store_lacks_is_trained(small: Recipe, training: FakeTrain
     assert len(lines(tmp_path)) == 8
 
 
-def test_a_campaign_that_was_stopped_has_stored_what_had_finished(
+def test_a_stopped_campaign_has_stored_finished_cells(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:
     def stop_at_the_third(config: Any) -> bool:
@@ -114,9 +114,7 @@ def test_a_campaign_that_was_stopped_has_stored_what_had_finished(
     assert len(training.trained) == 6
 
 
-def test_runs_that_have_finished_elsewhere_are_taken_in(
-    small: Recipe, training: FakeTraining, tmp_path: Path
-) -> None:
+def test_runs_finished_elsewhere_are_stored(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     campaign = Campaign([small.at("smoke")], 2, out=tmp_path / "out")
     campaign.run(Console(file=StringIO()))
     assert not (tmp_path / "cells").exists()
@@ -218,9 +216,7 @@ def test_a_changed_config_is_shown_as_stale_and_trained_again(
     assert not shown(changed, tmp_path).stale
 
 
-def test_a_key_that_is_new_since_does_not_make_a_cell_stale(
-    small: Recipe, training: FakeTraining, tmp_path: Path
-) -> None:
+def test_a_new_key_does_not_make_a_cell_stale(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     run(small, tmp_path)
     before = lines(tmp_path)
     for line in before:
@@ -248,7 +244,7 @@ def test_limits_for_broken_uploads_do_not_make_a_cell_stale(
     assert not results.stale
 
 
-def test_a_key_that_is_gone_makes_it_stale(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
+def test_a_removed_key_makes_a_cell_stale(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     run(small, tmp_path, seeds=1)
     text = (tmp_path / "cells" / "mine.jsonl").read_text().replace('"train":{', '"train":{"bygone":1,')
     (tmp_path / "cells" / "mine.jsonl").write_text(text)
@@ -278,7 +274,7 @@ def test_changes_of_the_numerics() -> None:
     assert change_since(2, {"method.name": "fedavg"}, [one, two]) == two
 
 
-def test_where_images_are_and_how_a_run_is_done_make_no_difference(small: Recipe) -> None:
+def test_paths_and_machine_settings_do_not_make_a_cell_stale(small: Recipe) -> None:
     table = small.at("smoke")
     plain = cells(table, 1, {})[0].config
     other = cells(table, 2, {"device": "cpu", "engine.workers": 2, "checkpoint.every": 1})[4].config
@@ -390,7 +386,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         assert [line["number"] for line in found if line["writer"] == writer] == list(range(100))
 
 
-def test_a_line_that_was_cut_off_is_ignored_and_removed_by_the_next_writer(
+def test_a_truncated_line_is_ignored_and_removed_by_the_next_writer(
     small: Recipe, training: FakeTraining, tmp_path: Path
 ) -> None:
     run(small, tmp_path, seeds=1)
@@ -412,7 +408,7 @@ def test_the_same_result_is_one_line(small: Recipe, training: FakeTraining, tmp_
     assert Archive(Store(tmp_path / "cells")).find(results.table, results.outcomes[0].cell).number == 51.0  # type: ignore[union-attr]
 
 
-def test_seeds_that_there_are(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
+def test_seeds_with_stored_results(small: Recipe, training: FakeTraining, tmp_path: Path) -> None:
     run(small, tmp_path, seeds=2, first_seed=3)
     store = Store(tmp_path / "cells")
     assert Archive(store).seeds(small.at("smoke")) == {3, 4}

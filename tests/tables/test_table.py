@@ -45,7 +45,7 @@ NUMBERS: dict[tuple[str, str], list[float | None]] = {
 }
 
 
-def test_ours_and_the_papers_stand_side_by_side(small: Recipe) -> None:
+def test_our_numbers_are_next_to_the_papers(small: Recipe) -> None:
     assert pages.table(results_of(small, NUMBERS)).splitlines() == [
         "|                   | iid              | paper | skewed           | paper        |",
         "|-------------------|------------------|-------|------------------|--------------|",
@@ -119,7 +119,7 @@ def test_a_claim_that_the_paper_contradicts_is_marked(write: Write) -> None:
     assert "contradict" not in lines[7]
 
 
-def test_tuning_and_parts_say_so(small: Recipe) -> None:
+def test_tuning_and_parts_are_labeled(small: Recipe) -> None:
     results = results_of(small.at("smoke").select(rows="BYOL"), NUMBERS, first_seed=1000)
     tuning = replace(results, selection={"rows": "BYOL"})
     page = markdown(tuning)
@@ -135,7 +135,7 @@ def test_tuning_and_parts_say_so(small: Recipe) -> None:
     assert later.file_name == "mine-smoke"
 
 
-def test_the_page_says_how_it_came_about(small: Recipe) -> None:
+def test_the_page_says_how_to_repeat_it(small: Recipe) -> None:
     page = markdown(results_of(small, NUMBERS), "mine-smoke.png")
     assert page.startswith("# Table 1: a comparison\n")
     assert "    fedssl reproduce mine --scale smoke --seeds 3 rounds=3 data.root=FOLDER\n" in page
@@ -152,7 +152,7 @@ def test_the_page_says_how_it_came_about(small: Recipe) -> None:
     assert "8 runs, 8m00s of training." in page
 
 
-def test_encoders_that_begin_differently_are_a_range(small: Recipe) -> None:
+def test_different_untrained_encoders_are_a_range(small: Recipe) -> None:
     results = results_of(small, {**NUMBERS, ("SimCLR", "iid"): [50.0, None, None]})
     other = [
         Outcome(o.cell, o.path, o.number, 20.0, o.seconds) if o.cell.row == "BYOL" and o.number else o
@@ -162,7 +162,7 @@ def test_encoders_that_begin_differently_are_a_range(small: Recipe) -> None:
     assert pages.table(changed).splitlines()[-1].split("|")[2].strip() == "20.00 … 30.00"
 
 
-def test_numbers_as_a_person_writes_them() -> None:
+def test_numbers_are_formatted_for_readers() -> None:
     rounds = Measure(kind="rounds-to", target=0.7)
     assert summary([83.344], Measure()) == "83.34 (1)"
     assert summary([1.0, 3.0], Measure()) == "2.00 ± 1.41 (2)"

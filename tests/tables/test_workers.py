@@ -79,7 +79,7 @@ def test_workers_end_with_their_pool(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(process.poll() is not None for process in processes)
 
 
-def test_a_killed_campaign_leaves_no_process_and_goes_on(
+def test_a_killed_campaign_leaves_no_process_and_can_continue(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(TWO.replace("rounds = 2", "rounds = 300\ncheckpoint = { every = 1 }"))

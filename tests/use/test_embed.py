@@ -38,7 +38,7 @@ def test_vectors_are_the_encoders(run: fedssl.Run, photos: Path, tmp_path: Path)
     torch.testing.assert_close(read.vectors, embed(load_trained(run.path), photos).vectors)
 
 
-def test_what_cannot_be_read_is_left_out_and_named(run: fedssl.Run, photos: Path, tmp_path: Path):
+def test_unreadable_files_are_left_out_and_named(run: fedssl.Run, photos: Path, tmp_path: Path):
     folder = tmp_path / "some"
     shutil.copytree(photos / "left", folder / "deep" / "er" / "still")
     (folder / "broken.png").write_text("not an image")
@@ -70,7 +70,7 @@ def test_errors_say_what_is_wrong(run: fedssl.Run, tmp_path: Path, capsys: pytes
     assert "what to search for is missing" in capsys.readouterr().err
 
 
-def test_the_nearest_image_is_itself_and_its_kind_comes_first(run: fedssl.Run, photos: Path):
+def test_the_nearest_images_are_itself_and_its_class(run: fedssl.Run, photos: Path):
     trained = load_trained(run.path)
     found = embed(trained, photos)
     vector = embed_one(trained, photos / "right" / "07.png")

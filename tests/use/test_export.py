@@ -76,7 +76,7 @@ def test_an_unknown_format(run: fedssl.Run, tmp_path: Path):
         ({}, "no formal privacy guarantee"),
     ],
 )
-def test_the_card_tells_the_guarantee_that_holds(tmp_path: Path, keys: dict[str, str], told: str):
+def test_the_card_states_the_privacy_guarantee(tmp_path: Path, keys: dict[str, str], told: str):
     directory = RunDir.create(tmp_path / "run", load({}, keys))
     directory.append({"round": 1, **({"epsilon": 2.5} if keys else {})})
     assert told in describe_protection(directory.config(), directory)

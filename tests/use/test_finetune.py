@@ -15,7 +15,7 @@ from fedssl.use.finetune import finetune
 from fedssl.use.finetune_page import page
 
 
-def test_a_classifier_from_five_labels_a_class(run: fedssl.Run, photos: Path, tmp_path: Path, capsys):
+def test_a_classifier_from_five_labels_per_class(run: fedssl.Run, photos: Path, tmp_path: Path, capsys):
     out = tmp_path / "sides"
     assert main(["finetune", str(run.path), str(photos), "-o", str(out), "--labels", "5"]) == 0
     assert "after 10 labeled images of 2 classes" in capsys.readouterr().out
@@ -28,7 +28,7 @@ def test_a_classifier_from_five_labels_a_class(run: fedssl.Run, photos: Path, tm
     assert "of 12 held-out images" in text
 
 
-def test_linear_is_scikit_learns_logistic_regression(run: fedssl.Run, photos: Path, tmp_path: Path):
+def test_linear_equals_scikit_learns_logistic_regression(run: fedssl.Run, photos: Path, tmp_path: Path):
     tuned = finetune(run.path, photos, tmp_path / "out")
     network = load_network(tmp_path / "out", "cpu")
     logits = network(tuned.test.x.numpy())
@@ -58,7 +58,7 @@ def test_full_changes_the_encoder_and_lowers_the_training_loss(run: fedssl.Run, 
     assert not any("running" in name for name in changed)  # BatchNorm's statistics stay
 
 
-def test_same_seed_same_bits(run: fedssl.Run, photos: Path, tmp_path: Path):
+def test_the_same_seed_gives_the_same_bits(run: fedssl.Run, photos: Path, tmp_path: Path):
     for name in ("a", "b"):
         finetune(run.path, photos, tmp_path / name, labels=4, how="full", epochs=1)
     a, b = ((tmp_path / name / "classifier.safetensors").read_bytes() for name in ("a", "b"))

@@ -30,13 +30,13 @@ def server_app(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_flower_finds_nothing_to_complain_of():
+def test_flower_accepts_the_app():
     config, warnings = load_and_validate(APP / "pyproject.toml")
     assert warnings == []
     assert config["project"]["dependencies"] == []  # what is installed is used: nothing is fetched
 
 
-def test_what_is_shipped_is_a_few_lines():
+def test_the_shipped_app_is_a_few_lines():
     fab = build_fab_from_disk(APP)
     names = zipfile.ZipFile(io.BytesIO(fab)).namelist()
     assert {"pyproject.toml", "fedssl_app/server_app.py", "fedssl_app/client_app.py"} <= set(names)
@@ -60,7 +60,7 @@ def test_a_run_from_a_config_file_is_the_run_on_one_machine(tmp_path, server_app
     assert "has finished already" in capsys.readouterr().out
 
 
-def test_a_run_goes_on_where_it_was(tmp_path, server_app):
+def test_a_run_continues_where_it_stopped(tmp_path, server_app):
     keys = {"rounds": 2, "checkpoint.every": 1}
     local = small_run(tmp_path / "local", **keys)
     overrides = "engine.name=flower rounds=2 checkpoint.every=1"
@@ -71,7 +71,7 @@ def test_a_run_goes_on_where_it_was(tmp_path, server_app):
     assert digest(tmp_path / "run") == digest(local)
 
 
-def test_a_run_on_another_engine_is_not_taken_over(tmp_path, server_app):
+def test_a_run_of_another_engine_is_refused(tmp_path, server_app):
     RunDir.create(tmp_path / "run", fedssl.config.load(SMALL))
     with pytest.raises(ConfigError, match=r"engine\.name=local, not on Flower"):
         run_app(server_app, run=str(tmp_path / "run"))

@@ -80,7 +80,7 @@ def test_a_site_is_added_later_and_nothing_else_changes(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", "server", "x" * 33, "-x", "é"])
-def test_names_that_are_none(tmp_path, name):
+def test_invalid_names_are_refused(tmp_path, name):
     with pytest.raises(ConfigError, match="invalid site name"):
         make_certs(tmp_path, [], [name])
     assert not list(tmp_path.iterdir())

@@ -53,7 +53,7 @@ def ask(path, body=b"", client=THERE, server=("192.0.2.1", 8000), answer=(200, b
     "path", ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task"]
 )
 @pytest.mark.parametrize("path_end", ["", "/"])
-def test_what_starts_code_is_for_the_servers_own_machine(path, path_end, caplog):
+def test_requests_that_start_code_must_be_local(path, path_end, caplog):
     caplog.set_level(logging.WARNING)
     status, body, seen = ask(path + path_end)
     assert (status, seen) == (403, [])
@@ -68,7 +68,7 @@ def test_what_starts_code_is_for_the_servers_own_machine(path, path_end, caplog)
 
 
 @pytest.mark.parametrize("token", ["", "1" * 64, TOKEN[:-1], TOKEN + "0"])
-def test_another_local_user_does_not_start_runs(token):
+def test_other_local_users_cannot_start_runs(token):
     for path in ("/v1/control/start-run", "/v1/control/register-node", "/docs", ""):
         status, body, seen = ask(path, b"x", client=HERE, token=token)
         assert (status, seen) == (401, [])
@@ -101,16 +101,16 @@ def test_a_refusal_is_in_the_audit_log_once_a_minute(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "path", ["/docs", "/openapi.json", "/v1/fleet", "/v1/fleetx/", "/../v1/control/x", ""]
 )
-def test_only_what_is_for_sites_is_for_sites(path):
+def test_sites_reach_only_their_own_paths(path):
     assert ask(path)[0] == 403
 
 
-def test_what_sites_send_gets_through_whole():
+def test_messages_of_sites_are_forwarded_unchanged():
     body = bytes(range(256)) * 100
     assert ask("/v1/fleet/pull-messages", body) == (200, b"ok", [body])
 
 
-def test_requests_that_are_too_long_are_not_read_to_their_end():
+def test_too_long_requests_are_not_read_completely():
     status, body, seen = ask("/v1/fleet/push-messages", b"x" * 200_000)
     assert (status, seen) == (413, [])
     assert b"more than" in body
@@ -118,7 +118,7 @@ def test_requests_that_are_too_long_are_not_read_to_their_end():
 
 
 @pytest.mark.parametrize("kind", ["websocket", "http"])
-def test_what_is_broken_off_or_no_http_does_not_get_through(kind):
+def test_aborted_and_non_http_requests_are_dropped(kind):
     seen, sent = [], []
 
     async def superlink(scope, receive, send):
@@ -139,7 +139,7 @@ def pushed(content):
     return PushObjectRequest(object_id="0" * 64, object_content=content).SerializeToString()
 
 
-def test_an_array_of_flowers_own_making_gets_through():
+def test_an_array_made_by_flower_is_forwarded():
     array = Array(dtype="uint8", shape=(MAX,), stype="safetensors", data=bytes(MAX))
     assert len(json.loads(array.deflate().partition(b"\0")[2])["arraychunk_ids"]) == 3
     assert ask("/v1/fleet/push-object", pushed(array.deflate()))[0] == 200
@@ -158,15 +158,15 @@ def test_an_array_that_unfolds_into_a_thousand_times_its_size_is_refused(caplog)
 @pytest.mark.parametrize(
     "content", [b"Array x 3\0{}", b"Array x 3\0[", b"Array x 3\0" + b"[" * 100_000, b"Array \xff"]
 )
-def test_arrays_that_are_none_are_refused(content):
+def test_invalid_arrays_are_refused(content):
     assert ask("/v1/fleet/push-object", pushed(content))[0] == 400
 
 
-def test_protobuf_that_is_none_is_refused():
+def test_invalid_protobuf_is_refused():
     assert ask("/v1/fleet/push-object", b"\xff\xff\xff")[0] == 400
 
 
-def test_what_the_superlink_refuses_is_noted(caplog):
+def test_refusals_of_the_superlink_are_logged(caplog):
     caplog.set_level(logging.WARNING)
     ask("/v1/fleet/activate-node", answer=(409, b'{"code": 1,\n "message": "no such key"}'))
     assert 'refused 203.0.113.9: {"code": 1, "message": "no such key"}' in caplog.text

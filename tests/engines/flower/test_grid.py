@@ -59,7 +59,7 @@ def assert_same_server(first, second, round):
 @pytest.mark.parametrize(
     ("objective", "method", "named"), [*((*case, True) for case in CASES), ("byol", "fedema", False)]
 )
-def test_sites_with_folders_of_their_own_give_the_same_bits(tmp_path, objective, method, named):
+def test_sites_with_separate_folders_give_the_same_bits(tmp_path, objective, method, named):
     keys = {"objective": objective, "method": method, **QUEUE.get(objective, {})}
     local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
     grid = FakeGrid(site_nodes(tmp_path, load(BASE), named))
@@ -115,7 +115,7 @@ def test_no_image_and_no_private_tensor_leaves_a_site(tmp_path):
             assert not any(name.startswith("target.") for name in messages.wire.unpack(data, 1 << 30))
 
 
-def test_what_a_site_keeps_is_pruned_and_delivered(tmp_path):
+def test_a_sites_memories_are_pruned_and_its_encoder_delivered(tmp_path):
     grid = FakeGrid(site_nodes(tmp_path, load(BASE)))
     keys = {"objective": "byol", "method": "fedema", "rounds": 4}
     run_with(grid, at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid")
@@ -129,7 +129,7 @@ def test_what_a_site_keeps_is_pruned_and_delivered(tmp_path):
         assert state.keys() == load_tensors(tmp_path / "grid" / "encoder.safetensors")[0].keys()
 
 
-def test_a_site_that_lost_its_disk_begins_again(tmp_path):
+def test_a_site_that_lost_its_disk_starts_as_a_new_client(tmp_path):
     class Forgetful(FakeNode):
         def answer(self, message):
             for file in (tmp_path / "state" / "site-1").rglob("round-*.safetensors"):
@@ -178,7 +178,7 @@ def failures(out):
     ]
 
 
-def test_a_node_that_goes_and_returns_costs_its_own_rounds(tmp_path):
+def test_a_node_that_leaves_and_returns_misses_only_its_rounds(tmp_path):
     from flwr.app.error import Error
 
     def script(node, round, message):
@@ -215,7 +215,7 @@ def absent(out):
     ]
 
 
-def test_a_site_that_is_late_or_lost_is_described_in_our_words():
+def test_late_and_lost_sites_have_clear_messages():
     """Flower: "Error: Message Unavailable - … It may have expired due to its TTL, …"."""
     from flwr.app.error import Error
     from flwr.common.constant import ErrorCode
@@ -257,7 +257,7 @@ def test_a_slow_node_is_left_out_until_it_has_answered(tmp_path, monkeypatch):
     assert 90 < clock.now < 92
 
 
-def test_a_node_that_restarts_during_a_round_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_node_that_restarts_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "CHECK_NODES", 0.1)
     found = site_nodes(tmp_path, load(BASE))
 
@@ -289,7 +289,7 @@ def test_the_first_to_answer_are_enough_with_an_overshoot(tmp_path):
     assert line["failed"] == []
 
 
-def test_the_server_waits_for_enough_sites_and_says_for_whom(tmp_path):
+def test_the_server_waits_for_enough_sites_and_names_them(tmp_path):
     found = site_nodes(tmp_path, load(BASE))
     found[2].online = False
 
@@ -309,7 +309,7 @@ def test_the_server_waits_for_enough_sites_and_says_for_whom(tmp_path):
     assert grid.looks > 20
 
 
-def test_a_round_that_begins_without_a_site_says_so(tmp_path):
+def test_a_round_without_a_site_is_reported(tmp_path):
     found = site_nodes(tmp_path, load(BASE))
     found[2].online = False
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=2, **{"engine.patience": 0.1})
@@ -319,7 +319,7 @@ def test_a_round_that_begins_without_a_site_says_so(tmp_path):
     ]
 
 
-def test_a_stranger_is_left_out_by_name(tmp_path):
+def test_unknown_nodes_are_left_out_by_name(tmp_path):
     found = [*site_nodes(tmp_path, load(BASE)), FakeNode(9, {}, "site-9"), FakeNode(10, {"name": "evil"})]
     notes = run_with(
         FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1), tmp_path / "grid"
@@ -329,7 +329,7 @@ def test_a_stranger_is_left_out_by_name(tmp_path):
     assert len(fedssl.Run(tmp_path / "grid").metrics[0]["clients"]) == 3
 
 
-def test_a_server_that_was_stopped_goes_on_with_the_memories_at_the_sites(tmp_path):
+def test_a_stopped_server_continues_with_the_memories_at_the_sites(tmp_path):
     keys = {"objective": "byol", "method": "fedema", "rounds": 4}
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], **keys)
     whole = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)
@@ -433,7 +433,7 @@ RUBBISH = {
 }
 
 
-def test_rubbish_is_refused_with_the_reason_and_costs_one_contribution(tmp_path):
+def test_invalid_uploads_are_refused_with_the_reason(tmp_path):
     """One kind in every round of a run, and in the last round the site is honest again."""
     found = three_sites(tmp_path, spoiled(*RUBBISH.values()))
     rounds = len(RUBBISH) + 1
@@ -448,7 +448,7 @@ def test_rubbish_is_refused_with_the_reason_and_costs_one_contribution(tmp_path)
     assert took_part == [[0, 2]] * (rounds - 1) + [[0, 1, 2]]
 
 
-def test_an_answer_that_flower_cannot_put_together_costs_one_contribution(tmp_path):
+def test_an_answer_that_flower_cannot_assemble_only_costs_its_upload(tmp_path):
     """Flower builds a message from pieces that a site sent; what it raises then must not end the run."""
     found = site_nodes(tmp_path, load(BASE))
 
@@ -464,7 +464,7 @@ def test_an_answer_that_flower_cannot_put_together_costs_one_contribution(tmp_pa
     assert [client["client"] for client in fedssl.Run(out).metrics[0]["clients"]] == [0, 2]
 
 
-def test_a_site_cannot_answer_for_another(tmp_path):
+def test_a_site_cannot_answer_for_another_site(tmp_path):
     """An answer that names another site's question is still taken for what its own site says."""
     found = site_nodes(tmp_path, load(BASE))
     honest = FakeGrid(site_nodes(tmp_path / "honest", load(BASE)))
@@ -484,7 +484,7 @@ def test_a_site_cannot_answer_for_another(tmp_path):
 
 
 @pytest.mark.parametrize("overshoot", [0.0, 1.0])
-def test_a_node_that_leaves_before_it_can_be_asked_costs_its_round(tmp_path, overshoot):
+def test_a_node_that_leaves_early_misses_its_round(tmp_path, overshoot):
     found = site_nodes(tmp_path, load(BASE))
 
     class Leaving(FakeGrid):
@@ -534,7 +534,7 @@ def test_a_cluster_that_does_not_exist_is_refused(tmp_path):
     assert "cluster 7" in said
 
 
-def test_configs_that_make_no_sense_at_sites(tmp_path):
+def test_invalid_configs_for_sites(tmp_path):
     sites = ["site-0", "site-1"]
     for keys, said in [
         ({"data.size": 0}, "set data.size and data.channels"),
@@ -600,7 +600,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("said", EMPTY)
-def test_a_site_without_images_says_so_at_both_ends_and_the_others_go_on(tmp_path, caplog, said):
+def test_a_site_without_images_is_reported_and_the_others_continue(tmp_path, caplog, said):
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1)
     run_with(FakeGrid(a_site(tmp_path, EMPTY[said])), config, tmp_path / "grid")
     ((_, client, reason),) = failures(tmp_path / "grid")
@@ -611,7 +611,7 @@ def test_a_site_without_images_says_so_at_both_ends_and_the_others_go_on(tmp_pat
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
-def test_a_server_with_labeled_images_of_its_own_probes(tmp_path, method):
+def test_a_server_with_labeled_images_probes(tmp_path, method):
     own = {"data.name": "digits", "data.limit": 60, "probe.every": 1, "probe.protocol": "linear"}
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=2, method=method, **own)
     run_with(FakeGrid(site_nodes(tmp_path, load(BASE))), config, tmp_path / "grid")
@@ -622,7 +622,7 @@ def test_a_server_with_labeled_images_of_its_own_probes(tmp_path, method):
     assert sum(client["images"] for client in run.metrics[0]["clients"]) == 100  # the sites', not its own
 
 
-def test_a_server_with_images_of_its_own_judges_by_them(tmp_path):
+def test_a_server_with_images_compares_uploads_with_its_own(tmp_path):
     own = {"data.name": "digits", "data.limit": 20, "aggregation": "fltrust"}
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1, **own)
     run_with(FakeGrid(site_nodes(tmp_path, load(BASE))), config, tmp_path / "grid")

@@ -32,7 +32,7 @@ AT_A_SITE = {
 }
 
 
-def test_a_round_in_words() -> None:
+def test_a_round_is_described_in_one_line() -> None:
     assert describe(AT_A_SITE) == "round 3 of 20, 412 images, 14 s, loss 4.1, received 2.6 MB, sent 1.25 KB"
     at_server = {**AT_A_SITE, "sites": 2, "of": 3, "knn": 0.512}
     assert describe(at_server).startswith(
@@ -147,7 +147,7 @@ def test_another_version_is_refused_and_both_are_named(name) -> None:
         client.check_versions({**versions(), name: "0.0.1"})
 
 
-def test_a_site_with_another_version_takes_no_part(tmp_path, monkeypatch) -> None:
+def test_a_site_with_another_version_is_excluded(tmp_path, monkeypatch) -> None:
     """It would train, and its numbers would differ."""
     from tests.engines.flower.test_grid import failures, site_nodes
 

@@ -29,7 +29,7 @@ def config(**keys):
     return at_sites(SMALL, [], **keys)
 
 
-def test_a_servers_defaults_give_way_to_what_is_said():
+def test_server_defaults_can_be_overridden():
     assert server_defaults({}) == {
         "engine.name": "flower",
         "data.name": "none",
@@ -41,7 +41,7 @@ def test_a_servers_defaults_give_way_to_what_is_said():
     assert server_defaults(said) == {"engine.name": "flower", "log.audit": True}
 
 
-def test_sites_keep_their_numbers_when_others_come(tmp_path):
+def test_sites_keep_their_numbers_when_others_join(tmp_path):
     open_run(tmp_path / "run", config(), ["berlin", "paris"])
     assert RunDir(tmp_path / "run").config().engine.sites == ("berlin", "paris")
     open_run(tmp_path / "run", config(), ["amsterdam", "berlin"])
@@ -62,13 +62,13 @@ def test_another_config_is_another_run(tmp_path):
         (lambda: config(**{"data.channels": 0}), ["a"], "set data.size and data.channels"),
     ],
 )
-def test_a_server_that_cannot_be(tmp_path, settings, sites, said):
+def test_invalid_server_settings(tmp_path, settings, sites, said):
     with pytest.raises(ConfigError, match=said):
         open_run(tmp_path / "run", settings(), sites)
     assert not (tmp_path / "run").exists()
 
 
-def test_tls_and_keys_are_on_unless_somebody_says_otherwise(tmp_path):
+def test_tls_and_keys_are_required_by_default(tmp_path):
     make_certs(tmp_path, [], ["a"])
     words = Place("0.0.0.0", 8000, tmp_path / "server").words()
     assert "--enable-supernode-auth" in words
@@ -100,7 +100,7 @@ def test_tls_and_keys_are_on_unless_somebody_says_otherwise(tmp_path):
         (["client", "--server", "h:1", "--data", "images", "--certs", "images"], "0 private keys"),
     ],
 )
-def test_commands_that_make_no_sense(tmp_path, monkeypatch, capsys, words, said):
+def test_invalid_commands(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
     Image.new("L", (8, 8)).save(tmp_path / "images" / "a.png")
@@ -119,7 +119,7 @@ def test_keys_that_others_can_read_are_refused(tmp_path):
         join.private_key(tmp_path / "a")
 
 
-def test_secrets_are_for_the_user_alone(tmp_path):
+def test_secrets_are_readable_by_the_user_only(tmp_path):
     state = tmp_path / "state"
     for _ in range(2):
         home = Home(state / "flower")
@@ -158,7 +158,7 @@ class Ended:
         pass
 
 
-def test_a_client_tries_for_ever_but_less_and_less_often(tmp_path, monkeypatch):
+def test_a_client_retries_forever_with_growing_delays(tmp_path, monkeypatch):
     waits = []
 
     def sleep(seconds):
@@ -175,7 +175,7 @@ def test_a_client_tries_for_ever_but_less_and_less_often(tmp_path, monkeypatch):
     assert said[0].endswith("WARNING  no connection to localhost:1 (exit code 1): retrying in 5 s")
 
 
-def test_a_site_without_tls_is_refused_also_by_a_server_that_comes_later(tmp_path, monkeypatch):
+def test_a_site_without_tls_is_refused_by_a_later_server_too(tmp_path, monkeypatch):
     tls = iter([False, True])
     monkeypatch.setattr(join, "speaks_tls", lambda server: next(tls))
     monkeypatch.setattr(join.Home, "start", lambda *_, **__: Ended())
@@ -184,7 +184,7 @@ def test_a_site_without_tls_is_refused_also_by_a_server_that_comes_later(tmp_pat
         join.client(a_site(tmp_path), Output(write=lambda text: None))
 
 
-def test_a_service_manager_stops_things_in_order():
+def test_sigterm_stops_processes_in_order():
     ended, said, before = [], [], signal.getsignal(signal.SIGTERM)
 
     def work():
@@ -202,7 +202,7 @@ def test_a_service_manager_stops_things_in_order():
 
 
 @pytest.mark.parametrize("kind", ["superlink", "supernode", "superexec"])
-def test_processes_that_pass_messages_on_do_not_load_pytorch(kind):
+def test_message_relays_do_not_load_pytorch(kind):
     """It costs each of them seconds and 400 MB; three of a site's four processes are of these kinds."""
     modules = {
         "superlink": "flwr.superlink.cli, fedssl.engines.audit_log, fedssl.engines.flower.gate",

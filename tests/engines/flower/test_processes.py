@@ -99,7 +99,7 @@ def check_audit_log(sites, rounds):
     assert len({upload["sha256"] for upload in uploads}) == len(uploads) == rounds * len(sites.names)
 
 
-def test_nodes_and_server_are_killed_strangers_and_rubbish_are_refused_and_the_run_completes(tmp_path):
+def test_a_run_completes_despite_kills_unknown_sites_and_invalid_uploads(tmp_path):
     """Four sites: 1 is killed in round 2 and started again in round 4, 3 sends rubbish in rounds 1 to 3.
 
     The server is killed in round 5. No clock is set: a site that was killed is missed when Flower believes
@@ -210,7 +210,7 @@ def check_what_was_sent(sites, config):
     assert found > 20  # the search does find what was sent: the shared tensors
 
 
-def test_the_gate_stands_before_a_real_superlink(tmp_path):
+def test_the_gate_protects_a_real_superlink(tmp_path):
     """Requests to the loopback address that come from another one of this machine's look like a site's."""
     other = outward_address()
     if other is None:

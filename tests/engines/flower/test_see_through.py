@@ -30,13 +30,13 @@ def through(tmp_path, monkeypatch, ends, error=""):
     return len(begun), told, ""
 
 
-def test_it_is_begun_again_until_it_has_a_result(tmp_path, monkeypatch):
+def test_a_run_is_restarted_until_it_has_a_result(tmp_path, monkeypatch):
     begun, told, failure = through(tmp_path, monkeypatch, ["finished:failed", None])
     assert (begun, failure) == (2, "")
     assert told == ["Flower ended the run, which had not failed: it continues from the last round"]
 
 
-def test_not_for_ever(tmp_path, monkeypatch):
+def test_the_number_of_restarts_is_limited(tmp_path, monkeypatch):
     begun, _, failure = through(tmp_path, monkeypatch, ["finished:failed"] * 9)
     assert begun == launch.TRIES
     assert failure == "Flower reports finished:failed; the same command continues from the last round"
@@ -49,7 +49,7 @@ def test_not_for_ever(tmp_path, monkeypatch):
         ("finished:failed", "too few sites", "too few"),
     ],
 )
-def test_who_stops_it_and_what_fails_in_it_is_taken_at_its_word(tmp_path, monkeypatch, status, error, said):
+def test_stopped_and_failed_runs_are_not_restarted(tmp_path, monkeypatch, status, error, said):
     begun, told, failure = through(tmp_path, monkeypatch, [status], error)
     assert (begun, told) == (1, [])
     assert failure.startswith(said)

@@ -41,17 +41,17 @@ def assert_the_same_on_ray(tmp_path, objective, method):
     assert [line["loss"] for line in ray.metrics] == [line["loss"] for line in local.metrics]
 
 
-def test_a_ray_of_its_own_gives_the_same_bits_as_one_process(tmp_path, monkeypatch):
+def test_a_new_ray_cluster_gives_the_same_bits_as_one_process(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert_the_same_on_ray(tmp_path, "byol", "fedema")
 
 
-def test_a_ray_that_runs_already_gives_the_same_bits(tmp_path, monkeypatch, running_ray):
+def test_a_running_ray_cluster_gives_the_same_bits(tmp_path, monkeypatch, running_ray):
     monkeypatch.setenv("RAY_ADDRESS", running_ray)
     assert_the_same_on_ray(tmp_path, "simclr", "featarc")
 
 
-def test_clients_share_threads_on_ray_as_they_do_here(tmp_path, monkeypatch, running_ray):
+def test_clients_share_threads_on_ray_as_on_the_local_engine(tmp_path, monkeypatch, running_ray):
     """The first of three clients trains with two threads, wherever it does."""
     monkeypatch.setenv("RAY_ADDRESS", running_ray)
     keys = {"model.width": 16, "engine.wave": 2}

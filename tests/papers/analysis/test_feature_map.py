@@ -27,7 +27,7 @@ def test_features_of_three_models_are_in_one_plane(run, tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_models_that_agree_lie_on_each_other_and_others_do_not():
+def test_equal_models_coincide_in_the_map():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 30))
     points, _ = joint([features, features + 1e-6, features + 30], seed=0)

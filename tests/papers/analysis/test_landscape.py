@@ -15,7 +15,7 @@ from fedssl.rundir import RunDir
 from tests.small import small_run
 
 
-def test_points_that_lie_in_a_plane_keep_their_distances():
+def test_points_in_a_plane_keep_their_distances():
     rng = np.random.default_rng(0)
     basis = np.linalg.qr(rng.normal(size=(9, 2)))[0]
     flat = rng.normal(size=(6, 2))
@@ -29,7 +29,7 @@ def test_points_that_lie_in_a_plane_keep_their_distances():
     assert plane.axes @ plane.axes.T == pytest.approx(np.eye(2), abs=1e-12)
 
 
-def test_no_other_plane_shows_more_of_the_way():
+def test_no_other_plane_explains_more_variance():
     rng = np.random.default_rng(1)
     points = rng.normal(size=(8, 12)) * np.linspace(3, 0.1, 12)
     plane = plane_through(points)
@@ -69,7 +69,7 @@ def test_losses_are_the_objectives_at_the_points_of_the_plane(tmp_path: Path):
     assert seen.losses[0, 1] == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_a_run_without_its_checkpoints_says_what_is_missing(tmp_path: Path):
+def test_a_run_without_checkpoints_is_an_error(tmp_path: Path):
     run = small_run(tmp_path / "run")
     with pytest.raises(RunError, match=r"has 1 checkpoint.*checkpoint\.keep=0"):
         landscape(run.path)

@@ -67,7 +67,7 @@ def test_it_is_the_hard_margin_limit_of_scikit_learn():
     np.testing.assert_allclose(max_margin(x, y, 3).weights, machine.fit(x, y).coef_, atol=1e-4)
 
 
-def test_what_cannot_be_separated_is_said():
+def test_inseparable_classes_are_an_error():
     with pytest.raises(DataError, match=r"2 samples in 1 dimensions.*separated"):
         max_margin(np.array([[1.0], [2.0]]), np.array([0, 1]), 2)
 
@@ -170,7 +170,7 @@ def test_the_bounds_of_the_theorem_close_as_d_grows(studies):
         assert each.global_missing < each.d**-0.8
 
 
-def test_more_sources_change_nothing_of_it():
+def test_the_result_holds_for_more_sources():
     at = study(120, sources=5)
     assert at.local_ssl.min() > 0.85
     assert (at.local_sl.argmax(axis=1) == np.arange(5)).all()
