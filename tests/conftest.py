@@ -25,13 +25,13 @@ os.environ.setdefault("FEDSSL_HOME", tempfile.mkdtemp(prefix="fedssl-tests-"))
 
 
 def pytest_configure() -> None:
-    """The main process and every worker of xdist has a guard of its own."""
+    """The main process and every worker of xdist has its own guard."""
     if sys.platform != "win32":
         guard()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for minutes on processes of their own begin first, and others run beside them."""
+    """Tests that wait for their own processes for minutes start first, and others run meanwhile."""
     items.sort(key=lambda item: "test_processes" not in item.nodeid)
 
 

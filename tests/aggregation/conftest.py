@@ -66,7 +66,7 @@ def make_uploads() -> Callable[..., list[Upload]]:
 
 
 def build(name: str, **options: Any) -> Rule:
-    """A rule that is ready for a round: one that needs the server's own update has one."""
+    """A rule that is ready for a round, with the server's own update if it needs one."""
     rule = aggregation.build(name, **options)
     return rule.anchored(random_state(99, mixed=False)) if isinstance(rule, FLTrust) else rule
 

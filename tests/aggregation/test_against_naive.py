@@ -119,7 +119,7 @@ def naive_ranks(uploads: list[Upload], names: list[str], malicious: int) -> list
 
 
 def naive_fltrust(previous: State, uploads: list[Upload], layers: list[str]) -> dict[str, Array]:
-    """Every kind of tensor apart; trust is the smaller cosine, and none if it is negative."""
+    """Each kind of tensor separately; trust is the smaller cosine, or zero if it is negative."""
     root, floating = random_state(99, mixed=False), [n for n in previous if previous[n].is_floating_point()]
     kinds = [layers, [name for name in floating if name not in layers]]
 

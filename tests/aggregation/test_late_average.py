@@ -12,7 +12,7 @@ from tests.small import digest, small_run
 
 
 def after(share: float, values: list[float]) -> list[float]:
-    """What the server's model is after every round, if clients make it these."""
+    """The server's model after every round, for given global models."""
     found, memory = [], {}
     for round, value in enumerate(values, start=1):
         server = ServerState({"w": torch.tensor([value]), "n": torch.tensor(round)}, memory=memory)

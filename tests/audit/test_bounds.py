@@ -1,4 +1,4 @@
-"""Bounds on ε and intervals, beside numbers worked out by hand and other libraries."""
+"""Bounds on ε and intervals, compared with numbers worked out by hand and with other libraries."""
 
 from __future__ import annotations
 

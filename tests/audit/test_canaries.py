@@ -35,7 +35,7 @@ def test_with_privacy_it_finds_no_more_than_the_accountant(private: fedssl.Run) 
 
 
 def test_missing_noise_is_detected(private: fedssl.Run) -> None:
-    """An accountant that believes in noise 100 would claim ε = 0.05: the audit contradicts it."""
+    """An accountant that assumes noise 100 would claim ε = 0.05: the audit contradicts it."""
     from fedssl.privacy.accountant import epsilon
 
     found = audit_canaries(loaded(private))
@@ -44,7 +44,7 @@ def test_missing_noise_is_detected(private: fedssl.Run) -> None:
 
 
 def test_secure_aggregation_does_not_hide_canaries(out: Path) -> None:
-    """The sum is the same, so what the model tells is the same."""
+    """The sum is the same, so the model reveals the same."""
     found = audit_canaries(loaded(small_run(out, **CANARIES, **{"privacy.secure": True, "rounds": 1})))
     assert found["lower_bound"] > 1
 

@@ -1,4 +1,4 @@
-"""Gradient inversion: what observers see, and that clear uploads show more than noisy ones."""
+"""Gradient inversion: what observers see, and that clear uploads reveal more than noisy ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.small import small_run
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedssl.Run:
-    """A wide network: its gradients say more about pixels than those of a narrow one."""
+    """A wide network, whose gradients reveal more about pixels than those of a narrow one."""
     keys = {"objective": "supervised", "rounds": 1, "data.size": 8, "model.norm": "group", "model.width": 32}
     return small_run(tmp_path_factory.mktemp("inversion") / "run", **keys)
 

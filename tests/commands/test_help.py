@@ -1,4 +1,4 @@
-"""`fedssl run --help`: sections, keys, and those of a class of the user's own."""
+"""`fedssl run --help`: sections, keys, and those of a user's class."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The published schema says what the config's own validation says."""
+"""The published schema agrees with the config's validation."""
 
 import json
 from pathlib import Path

@@ -29,7 +29,7 @@ COUNT = 200  # × 12 KB: more than the 1 MB that memory_mb=1 allows
 
 
 class Made:
-    """Images made of their numbers; counts how often it is read."""
+    """Images filled with their index; counts reads."""
 
     def __init__(self, unreadable: tuple[int, ...] = (), version: str = "1") -> None:
         self.unreadable = unreadable

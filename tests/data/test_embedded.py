@@ -1,4 +1,4 @@
-"""The sets that installed packages bring: the same numbers as through the packages themselves."""
+"""The data sets that are part of installed packages: the same numbers as from the packages' own loaders."""
 
 from __future__ import annotations
 

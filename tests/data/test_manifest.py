@@ -1,4 +1,4 @@
-"""Tables of images, and federations that are as they were found: a folder or a value for each site."""
+"""Tables of images, and natural federations with a folder or a value for each site."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def sites(images: ImageSet) -> dict[str, int]:
 
 
 def clients(images: ImageSet) -> list[list[int]]:
-    """What the first pixels of every client's images are."""
+    """The first pixels of every client's images."""
     assert images.y is not None
     assert images.domain is not None
     parts = fedssl.data.partition(images.y.tolist(), "folder", domains=images.domain.tolist())

@@ -1,4 +1,4 @@
-"""Clusters of features in the place of classes."""
+"""Clusters of features instead of classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedssl.errors import ConfigError, DataError
 
 
 def blobs(per_blob: int = 60, blobs: int = 5, width: int = 40) -> tuple[np.ndarray, np.ndarray]:
-    """Points around far-apart centers, shuffled; and whose point is whose."""
+    """Points around far-apart centers, shuffled, with the center of each point."""
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(blobs, width)) * 10
     owner = rng.permutation(np.repeat(np.arange(blobs), per_blob))

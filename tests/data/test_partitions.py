@@ -1,4 +1,4 @@
-"""Every image is dealt once, sizes are as promised, draws as theory has them, errors carry the numbers."""
+"""Every image is assigned once, sizes are as documented, draws follow theory, errors contain the numbers."""
 
 from __future__ import annotations
 

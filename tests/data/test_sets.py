@@ -18,7 +18,7 @@ from fedssl.errors import ConfigError, DataError
 def images(
     labels: list[int] | None, size: tuple[int, int] = (4, 4), channels: int = 1, **more: Any
 ) -> ImageSet:
-    """Image i is filled with i, so that a subset tells which images it has."""
+    """Image i is filled with i, so that a subset shows which images it has."""
     count = len(labels) if labels is not None else more.pop("count")
     x = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, *size, channels)
     return ImageSet(x, None if labels is None else torch.tensor(labels), name="made", **more)

@@ -23,7 +23,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def save(folder: Path, name: str, counts: list[int], side: int, channels: int, **more: Any) -> None:
-    """NAME_train.npz with so many images of each class, NAME_test.npz with two; pixels are 10·class."""
+    """NAME_train.npz with this many images of each class, NAME_test.npz with two; pixels are 10·class."""
     for split, numbers in (("train", counts), ("test", [2] * len(counts))):
         y = np.repeat(np.arange(len(numbers)), numbers)
         shape = (len(y), side, side, channels) if channels > 1 else (len(y), side, side)

@@ -1,4 +1,4 @@
-"""Styles are fixed, distinct and leave the content where it was."""
+"""Styles are fixed, distinct and keep the position of content."""
 
 from __future__ import annotations
 

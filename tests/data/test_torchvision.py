@@ -31,7 +31,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made-up files pass the check of their contents; nothing is fetched."""
+    """Synthetic files pass the check of their contents; nothing is downloaded."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise urllib.error.URLError("no route to host")

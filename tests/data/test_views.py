@@ -1,4 +1,4 @@
-"""Views against torchvision's transforms, in distribution; and what they promise besides."""
+"""Views against torchvision's transforms, in distribution, and their other guarantees."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def structured(size: int = 12) -> Tensor:
 
 
 def ours(views: Views, image: Tensor, samples: int = SAMPLES) -> list[Tensor]:
-    """So many samples of each view of one image, in batches of 32."""
+    """Samples of each view of one image, in batches of 32."""
     batch, rng = image.expand(32, *image.shape), torch_rng(0, "views")
     return [torch.cat(view) for view in zip(*(views(batch, rng) for _ in range(samples // 32)), strict=True)]
 
 
 @cache
 def torchvision_samples(view: View) -> Tensor:
-    """As many of the same image from torchvision, one at a time."""
+    """The same number of samples of the image from torchvision, one at a time."""
     image = structured().permute(2, 0, 1).float() / 255
     size = list(image.shape[1:])
     colors = [

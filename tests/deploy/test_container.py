@@ -132,7 +132,7 @@ def test_services_do_not_share_keys_or_images():
 
 
 def mounts(service: str) -> dict[str, tuple[str, str, bool]]:
-    """By place in the container: the volume or file, the folder in it, and whether it is read-only."""
+    """By path in the container: the volume or file, the folder in it, and whether it is read-only."""
     found = {}
     for mount in SERVICES[service].get("volumes", []):
         if isinstance(mount, str):
@@ -145,7 +145,7 @@ def mounts(service: str) -> dict[str, tuple[str, str, bool]]:
 
 
 class Folders:
-    """What stands for the volumes."""
+    """The folders that replace the volumes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""What the pages of the documentation contain: blocks of code, commands in them, and words set as code."""
+"""The contents of documentation pages: code blocks, the commands in them, and inline code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The file that a block is meant to be, by its first line: `# shy.py: …`."""
+        """The file that a block represents, by its first line: `# shy.py: …`."""
         named = re.match(r"# ([\w-]+\.(?:py|toml))\b", self.text)
         return named[1] if named else ""
 
@@ -67,7 +67,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def inline(page: str) -> Iterator[str]:
-    """Everything that is set as code within the text."""
+    """All inline code in the text."""
     for token in MarkdownIt("commonmark").enable("table").parse(FILES[page].read_text(encoding="utf-8")):
         for child in token.children or ():
             if child.type == "code_inline":

@@ -1,8 +1,8 @@
 """Every block of code in the documentation works as shown.
 
-Python is executed, TOML is validated, and commands are run, page by page from top to bottom in a folder of
-its own. What a page takes for granted is in WORLD, what is not run in NOT_RUN; those commands, too, must
-parse, and their keys must exist.
+Python is executed, TOML is validated, and commands are run, page by page from top to bottom in a separate
+folder. The files that a page assumes are in WORLD, commands that are not run in NOT_RUN; these must parse,
+too, and their keys must exist.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path, stock: Path, request: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which a page is tried out, with what it takes for granted."""
+    """The folder in which a page is tested, with the files that it assumes."""
     for name, kind in WORLD.get(request.param, {}).items():
         source, target = stock / kind, tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def reason_not_to_run(command: Command, page: str) -> str:
 
 
 def test_commands_that_are_not_run_exist() -> None:
-    """No reason outlives its command."""
+    """Every reason belongs to an existing command."""
     shown = {
         (page, command.text)
         for page in WITH_CODE

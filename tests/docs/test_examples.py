@@ -1,4 +1,4 @@
-"""The programs in examples/ run, and print what they say they show."""
+"""The programs in examples/ run and print what they document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebook in examples/ runs from its first cell to its last, and shows what it says."""
+"""The notebook in examples/ runs from the first cell to the last and shows its results."""
 
 from __future__ import annotations
 

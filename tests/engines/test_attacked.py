@@ -38,7 +38,7 @@ def test_some_clients_attack_and_the_log_names_them(tmp_path: Path) -> None:
 
 
 def test_minus_mean_stops_fedavg(tmp_path: Path) -> None:
-    """Ten clients of ten images: the mean of all updates is zero, so the encoder is as before training."""
+    """Ten clients with ten images: the mean of all updates is zero, so the encoder does not change."""
     keys = {**TEN, "rounds": 1}
     stopped, honest = attacked(tmp_path / "a", "minus-mean", **keys), small_run(tmp_path / "b", **keys)
     kept = attacked(tmp_path / "c", "minus-mean", **keys, aggregation="median")
@@ -65,7 +65,7 @@ def test_attacks_at_the_limits_are_not_refused(tmp_path: Path, name: str) -> Non
 
 
 def test_robust_rules_keep_poisoned_statistics_out_of_a_run(tmp_path: Path) -> None:
-    """One attacker of ten, with the parameters that all others surround; the mean lets its variances in."""
+    """One attacker of ten with central parameters; the mean does not block its variances."""
 
     def largest(aggregation: str) -> float:
         keys = {
@@ -125,7 +125,7 @@ class Corner(torch.nn.Module):
 
 
 def test_the_backdoor_success_rate_by_hand(tmp_path: Path) -> None:
-    """An encoder that obeys the trigger gives every image the class of the other one."""
+    """With a backdoored encoder, every image with the trigger gets the other class."""
     run = small_run(tmp_path / "run", **{**TEN, "rounds": 1, "attack": "backdoor"})
     found = run.probe("backdoor")
     assert 0 <= found["success"] <= 1

@@ -1,4 +1,4 @@
-"""The chain of the audit log shows what was changed, removed or put in."""
+"""The chain of the audit log shows which entries were changed, removed or inserted."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_a_bad_upload_is_named_with_its_reason(changes, said):
 
 
 def test_a_variance_is_not_negative():
-    """One client of ten with running_var of -1 owned the model under Krum, which chose by weights alone."""
+    """Under Krum, which chose by weights alone, one client of ten with running_var −1 took over the model."""
     negative = {"w": torch.tensor([[1.0, 2.0, -1e-3], [1.0, 1.0, 1.0]])}
     assert problem_with(upload(**negative), EXPECTED) == ""
     said = problem_with(upload(**negative), EXPECTED, variances={"w"})

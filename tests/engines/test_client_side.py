@@ -1,4 +1,4 @@
-"""Clients that scale their own layers, and a server that only sums: the same run."""
+"""Clients that scale their own layers and a server that only sums give the same run."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The same config gives the same bits, whatever runs it and however often it is stopped."""
+"""The same config gives the same bits on every engine and after any number of stops."""
 
 import os
 import random
@@ -76,7 +76,7 @@ def dict_of(words):
 
 
 def test_stopping_after_every_round_changes_nothing(tmp_path):
-    """In-process twin of the test above: every round boundary is a place to stop at."""
+    """In-process version of the test above that stops after every round."""
     keys = {"objective": "byol", "method": "fedema", "rounds": 4, "checkpoint.every": 1}
     whole = small_run(tmp_path / "whole", **keys)
 

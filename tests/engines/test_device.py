@@ -41,7 +41,7 @@ ENDS = ("mean = float(", 'values["generator_loss"] = float(')  # losses are read
 
 
 def train_on_meta(folder: Path, **keys: Any) -> str:
-    """Let a client receive the first model and train; the line of source that reads a value first."""
+    """Let a client receive the first model and train; returns the first source line that reads a value."""
     config = load(SMALL, {"device": "meta", **keys})
     runner = LiveRun(config, federate(config), MemoryStore(folder, 16), classes=10).runner
     first = runner.first_server()
@@ -76,7 +76,7 @@ def test_no_step_of_a_method_reads_a_value(tmp_path: Path, method: str) -> None:
 
 
 def test_prefetched_batches_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: the views of the next steps are made in a thread, also where the loss draws numbers."""
+    """As on a GPU, views of the next steps are made in a thread, even if the loss draws random numbers."""
     keys = {"objective": "sigreg", "rounds": 2}
     plain = digest(small_run(tmp_path / "plain", **keys))
     made = training.prepare_batches

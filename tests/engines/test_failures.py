@@ -1,4 +1,4 @@
-"""A client that fails is left out, named and counted; nothing else is lost."""
+"""A client that fails is left out, named and counted; all others are aggregated."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from fedssl.methods.training import Training
 
 
 class Troubled(FedAvg):
-    """Client 1 sends NaN, client 2 raises, client 3 sends a wrong shape; the others are well."""
+    """Client 1 sends NaN, client 2 raises, client 3 sends a wrong shape; the others work."""
 
     def train(self, client):
         if client.id == 2:
@@ -49,7 +49,7 @@ class Absent(FedAvg):
 
 
 class Broken(FedAvg):
-    """Client 4 trains, and sends rubbish."""
+    """Client 4 trains and sends an invalid upload."""
 
     def train(self, client):
         training = super().train(client)
@@ -70,7 +70,7 @@ def test_a_refused_upload_leaves_no_trace_in_the_global_model(tmp_path):
 
 
 class NoMemoryOfNaN(FedAvg):
-    """Client 1's target network breaks in round 1 and its upload with it; later it is well again."""
+    """Client 1's target network and upload contain NaN in round 1; later they are valid again."""
 
     def train(self, client):
         training = super().train(client)
@@ -135,7 +135,7 @@ def small_run_iid(tmp_path):
 
 
 class Slow(FedAvg):
-    """Client 0 takes its time."""
+    """Client 0 is slow."""
 
     def train(self, client):
         if client.id == 0:
@@ -151,7 +151,7 @@ def test_a_late_client_is_left_out(tmp_path):
 
 
 class Dies(FedAvg):
-    """The process that trains client 2 ends without a word."""
+    """The process that trains client 2 exits without an error."""
 
     def train(self, client) -> Training:
         if client.id == 2:

@@ -1,4 +1,4 @@
-"""Training without a server: neighbors average, whoever is away keeps its model."""
+"""Training without a server: neighbors average, absent nodes keep their models."""
 
 import random
 import signal
@@ -160,7 +160,7 @@ def test_the_result_names_the_owner_of_the_encoder(tmp_path):
 
 
 def test_personal_methods_evaluate_the_start_of_the_next_round(tmp_path):
-    """FedU's node fuses what its neighbors made of its model with its own."""
+    """FedU's node combines its neighbors' average with its own model."""
     run = gossip(tmp_path / "a", objective="byol", method="fedu", rounds=2)
     assert all("divergence_before" in client for client in run.metrics[1]["clients"])
 

@@ -1,4 +1,4 @@
-"""What one upload may do to a round, against numbers that can be checked on paper."""
+"""Limits on the effect of one upload, with numbers that can be checked on paper."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def outcome(client: int, distance: float = 1.0, images: int = 10, **others: torc
 
 
 def receive(intake: Intake, *outcomes: Outcome, sent=(GLOBAL,)) -> tuple[list[int], list[int]]:
-    """The clients that are folded in at once, and those at the end."""
+    """The clients that are added immediately, and those at the end."""
     at_once = [ready.client for each in outcomes for ready in intake.receive(each, list(sent))]
     return at_once, [ready.client for ready in intake.finish() if not ready.failure]
 
@@ -67,7 +67,7 @@ def test_a_single_client_is_compared_with_the_global_model():
 
 
 def test_honest_clients_are_accepted_after_a_hijacked_round():
-    """All of them are far from the global model; who is ten times further than they are is refused."""
+    """All of them are far from the global model; a client that is ten times further is refused."""
     outcomes = [outcome(0, 800), outcome(1, 1000), outcome(2, 900), outcome(3, 9001), outcome(4, 8999)]
     assert receive(Intake(LIMITS, [10] * 5), *outcomes) == ([], [0, 1, 2, 4])
 
@@ -94,7 +94,7 @@ def test_long_updates_are_clipped_to_a_multiple_of_the_median():
 
 
 def test_statistics_are_clipped_separately():
-    """Central weights do not let statistics through that are far from those of the others."""
+    """Central weights do not let through statistics that are far from those of the others."""
     sent = {**GLOBAL, "var": torch.tensor([1.0])}
     outcomes = [outcome(client, var=torch.tensor([1.0 + v])) for client, v in enumerate((1.0, 2.0, 40.0))]
     intake = Intake(ParticipationConfig(clip=2.0), [10] * 3, frozenset({"var"}))
@@ -104,7 +104,7 @@ def test_statistics_are_clipped_separately():
 
 
 def test_waiting_uploads_are_copies():
-    """Clients that are trained in this process reuse the tensors of one model."""
+    """Clients trained in this process reuse the tensors of one model."""
     waiting = outcome(0, images=1000)
     tensors = waiting.upload.state
     intake = Intake(LIMITS, [1, 1000])
@@ -157,7 +157,7 @@ def test_a_run_with_a_client_that_claims_a_trillion_images(tmp_path, monkeypatch
 
 
 def test_waiting_does_not_change_bits(tmp_path):
-    """A limit that no update reaches lets everything wait, and alters nothing."""
+    """A limit that no update reaches makes all uploads wait and changes nothing."""
     keys = {"partition": {"scheme": "dirichlet", "clients": 4, "alpha": 0.5}, "rounds": 2}
     free = small_run(tmp_path / "free", **keys)
     held = small_run(tmp_path / "held", **keys, **{"participation.clip": 1e6})

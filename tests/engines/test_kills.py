@@ -1,4 +1,4 @@
-"""A few of the kills of benchmarks/kills.py: at random moments, main process and workers."""
+"""A few of the kills of benchmarks/kills.py, of the main process and of workers at random moments."""
 
 from __future__ import annotations
 

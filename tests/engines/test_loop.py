@@ -64,7 +64,7 @@ def test_spare_clients_take_the_place_of_those_that_fail(tmp_path):
 
 @pytest.mark.usefixtures("warm_workers")
 def test_spare_clients_leave_no_trace(tmp_path):
-    """One process does not even begin with spare clients, two workers do: the same bits."""
+    """One process does not start spare clients, two workers do, with the same bits."""
     keys = {"objective": "byol", "method": "fedema", "rounds": 4, **FAILS}
     one = small_run(tmp_path / "one", **keys)
     two = small_run(tmp_path / "two", **keys, **{"engine.workers": 2})

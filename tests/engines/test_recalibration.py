@@ -1,4 +1,4 @@
-"""Fresh BatchNorm statistics: against PyTorch on all images at once, and where they are used."""
+"""Recalibrated BatchNorm statistics, compared with PyTorch on all images, and where they are used."""
 
 import copy
 from dataclasses import replace
@@ -26,14 +26,14 @@ DEPTH = 7  # of ResNet-8: the stem, and two layers for each of three blocks
 
 
 def live_run(tmp_path, **keys):
-    """Three clients of 33 to 34 digits; views are the images as they are, twice."""
+    """Three clients with 33 to 34 digits; both views are the unchanged images."""
     partition = {"scheme": "dirichlet-equal", "clients": 3, "beta": 0.1}
     config = load(SMALL, {"partition": partition, "views.recipe": "plain", **keys})
     return LiveRun(config, federate(config), MemoryStore(tmp_path / "memories", 1))
 
 
 def scaled_model(run):
-    """What a client has after some scaling: weights of another length, and statistics that do not fit."""
+    """A model with scaled weights, whose statistics do not match."""
     model = {name: run.runner.initial[name].clone() for name in run.runner.boundary.travels}
     return {
         name: value * (0.5 if value.ndim > 1 else 1.0) if value.is_floating_point() else value

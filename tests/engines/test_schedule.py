@@ -1,4 +1,4 @@
-"""Clients of a wave share all threads: the plan by hand, and the same bits whoever carries it out."""
+"""Clients of a wave share all threads: the plan by hand, and the same bits on every engine."""
 
 import random
 import signal
@@ -62,7 +62,7 @@ def test_large_clients_start_first():
 
 
 def test_few_uploads_wait_in_memory():
-    """Uploads wait in memory for those of clients before them: never more than a few waves of them."""
+    """Uploads wait in memory for those of earlier clients, but never more than a few waves of them."""
     images = list(range(100))  # the last is the largest
     turns = [place.turn for place in schedule(images, 1, 2)]
     assert sorted(turns) == list(range(100))
@@ -106,7 +106,7 @@ def test_threads_and_wave_are_written_to_the_config():
     ("asked", "overshoot", "processes"), [(1, 0.0, 1), (1, 1.0, 2), (2, 0.0, 2), (3, 0.0, 3)]
 )
 def test_no_more_workers_than_a_round_has_clients(monkeypatch, asked, overshoot, processes):
-    """A client that trains on its own does so in this process: its tensors need not travel."""
+    """A client that trains alone does so in this process, without copying its tensors."""
     keys = {"engine.workers": 3, "participation.per_round": asked, "participation.overshoot": overshoot}
     config, federation = load({}, keys), SimpleNamespace(clients=10)
     memories = SimpleNamespace(folder="memories")
@@ -124,7 +124,7 @@ SHARED = {**WIDE, "engine.threads": 1, "engine.wave": 2}
 
 
 class SaysThreads(FedAvg):
-    """FedAvg whose clients say how many threads they trained with."""
+    """FedAvg whose clients log their number of threads."""
 
     _log: dict[str, float] = PrivateAttr(default_factory=dict)
 
@@ -163,14 +163,14 @@ def test_workers_give_the_same_bits_as_one_process(tmp_path, clients, workers):
 
 
 def test_the_number_of_threads_changes_bits(tmp_path):
-    """Else the tests above would not notice if a client had the threads of another."""
+    """Otherwise the tests above would not notice if a client had the threads of another."""
     shared = small_run(tmp_path / "shared", **SHARED)
     assert digest(shared) != digest(small_run(tmp_path / "own", **{**SHARED, "engine.wave": 1}))
 
 
 @pytest.mark.usefixtures("warm_workers")
 def test_a_default_run_can_be_repeated_in_one_process(tmp_path, monkeypatch):
-    """What two workers of this machine settled is in config.toml, and is all that the bits depend on."""
+    """The settings chosen for two workers are in config.toml, and bits depend on nothing else."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     two = small_run(tmp_path / "two", **WIDE, **{"engine.workers": 2, "engine.threads": 0})
     assert (two.config.engine.threads, two.config.engine.wave) == (1, 2)
@@ -201,7 +201,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 @pytest.mark.usefixtures("warm_workers")
 def test_spare_clients_do_not_affect_the_plan(tmp_path):
-    """Which of them is needed is known only when another has failed."""
+    """It is only known after a failure which of them is needed."""
     chance = {"participation.per_round": 3, "participation.overshoot": 0.5, "participation.failure_rate": 0.3}
     keys = {**SHARED, **chance, "rounds": 4, "method.name": "tests.engines.test_schedule:SaysThreads"}
     one = small_run(tmp_path / "one", **keys)
@@ -226,7 +226,7 @@ def test_gossip_nodes_share_threads_like_clients(tmp_path):
 
 
 def test_a_repeated_round_uses_the_same_threads(tmp_path):
-    """What drift is measured of is what the clients uploaded."""
+    """So that drift is measured for the models that the clients uploaded."""
     run = small_run(tmp_path / "a", **{**SHARED, "rounds": 1})
     found = local_models(run.path)
     first = found.finished.models.runner.first_server().model

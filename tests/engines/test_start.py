@@ -1,4 +1,4 @@
-"""Runs that start from weights: features of the first round, what a run takes over, and what it keeps."""
+"""Runs that start from weights: features of the first round, inherited keys, and the stored copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was damaged on the disk is named; a run goes on from the last state that is whole, or not at all."""
+"""Damage on the disk is named; a run continues from the last complete state, or not at all."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Heard(Listener):
 
 
 def timeless(value: Any) -> Any:
-    """A line of metrics without what a clock says."""
+    """A line of metrics without times."""
     if isinstance(value, dict):
         return {key: timeless(part) for key, part in value.items() if key != "seconds"}
     return [timeless(part) for part in value] if isinstance(value, list) else value
@@ -161,7 +161,7 @@ def test_an_evaluation_does_not_use_a_damaged_checkpoint(
 
 
 def test_every_flipped_byte_is_detected(after_three: Path, tmp_path: Path) -> None:
-    """In a checkpoint, a memory and metrics: either it is named, or nothing that is read differs."""
+    """In a checkpoint, a memory and metrics: it is reported, or it does not change what is read."""
     chance = random.Random(0)
     checkpoint = file_of(after_three / "checkpoints", 3)
     right = load_checkpoint(checkpoint, 3)
@@ -300,7 +300,7 @@ def test_appending_removes_a_truncated_line(tmp_path: Path) -> None:
 
 
 def test_memories_are_kept_for_every_checkpoint(tmp_path: Path) -> None:
-    """A client that takes part seldom keeps the one memory that both checkpoints know."""
+    """A client that takes part rarely keeps the one memory that both checkpoints need."""
     from fedssl.state import ClientMemory, ServerState
 
     store = MemoryStore(tmp_path / "clients", 0)

@@ -51,6 +51,16 @@ def test_a_scale_may_change_the_measure() -> None:
     assert counts == [2000, 10_000]
 
 
+def test_no_fid_at_scale_paper_is_of_fewer_than_10_000_images() -> None:
+    counts: dict[str, set[int]] = {"mini": set(), "paper": set()}
+    for recipe in map(load, NAMES):
+        for scale in counts.keys() & set(recipe.scales):
+            for cell in cells(recipe.at(scale), 1, {}, need_images=False):
+                if cell.measure.what == "fid":
+                    counts[scale].add(cell.measure.config.get("count", 10_000))
+    assert counts == {"mini": {2000}, "paper": {10_000}}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_with_the_papers_name_are_the_papers_model(name: str) -> None:
     """Its split, both terms of the regularizer, and with labels shared maps and a client's own labels."""

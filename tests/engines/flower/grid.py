@@ -1,4 +1,4 @@
-"""A Flower grid without Flower's processes: nodes answer when they are asked to."""
+"""A Flower grid without Flower's processes: nodes answer when they are asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedssl.rundir import RunDir
 
 
 class Notes(Listener):
-    """Keeps what is said."""
+    """Records notes."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -33,7 +33,7 @@ class Notes(Listener):
 
 
 class FakeNode:
-    """A node, whose answers a test may spoil."""
+    """A node whose answers a test may change."""
 
     def __init__(self, id: int, config: dict[str, Any], name: str = "") -> None:
         self.info = NodeInfo(node_id=id, name=name, last_activated_at="1")
@@ -49,7 +49,7 @@ class FakeNode:
 
 
 class FakeGrid:
-    """Keeps every message that passes, as Flower's grid would carry it."""
+    """Records every message, in the form in which Flower's grid would send it."""
 
     def __init__(self, nodes: list[FakeNode]) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as in a process of Flower's

@@ -1,4 +1,4 @@
-"""A federation of real processes on this machine: a server, sites, and whoever listens in between."""
+"""A federation of real processes on this machine: a server, sites, and a recorder between them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHAPE = {"data.name": "none", "data.limit": 0, "data.size": 8, "data.channels": 
 
 
 class Process:
-    """A command in a session of its own, with its output in a file."""
+    """A command in its own session, with its output in a file."""
 
     def __init__(self, log: Path, *words: str) -> None:
         folders = (ROOT, ROOT / "src", Path(__file__).parent / "heartbeat")
@@ -44,7 +44,7 @@ class Process:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, folders)),
             "OMP_NUM_THREADS": "1",
-            # A slow machine gets Flower's own interval, lest it take a busy site for one that is gone.
+            # A slow machine uses Flower's own interval, so that a busy site is not considered lost.
             "FEDSSL_TEST_HEARTBEAT": str(round(min(30, 10 * slowness()))),
         }
         self.log = log
@@ -61,13 +61,13 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """Like a power failure: nothing that belongs to it gets to say another word."""
+        """Kill all its processes at once, like a power failure."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait()
 
     def kill_parent(self) -> None:
-        """Only the process that was started: what it started must notice."""
+        """Kill only the process that was started; its children must notice."""
         self.popen.kill()
         self.popen.wait()
 
@@ -121,7 +121,7 @@ class Sites:
         return self.processes[-1]
 
     def has_keys(self) -> bool:
-        """Whether the server knows its sites: one that comes earlier is refused, and tries again later."""
+        """Whether the server has registered its sites: earlier ones are refused and try again later."""
         file = self.run / "flower" / "sites.json"
         return file.exists() and json.loads(file.read_text()).keys() >= set(self.names)
 
@@ -129,7 +129,7 @@ class Sites:
         return len(RunDir(self.run).metrics())
 
     def wait(self, condition: Callable[[], bool], what: str, *watched: Process) -> None:
-        """Wait while server and sites make progress; a watched process that ends before is an error."""
+        """Wait while server and sites make progress; a watched process that ends early is an error."""
         wait_until(
             condition,
             what,
@@ -140,7 +140,7 @@ class Sites:
         )
 
     def progress(self) -> object:
-        """What the server and its own sites have written; sites that are refused write for ever."""
+        """The output of the server and its own sites; refused sites write forever."""
         logs = [self.folder / f"{name}.log" for name in ("server", *self.names)]
         return files_state(*logs, self.run / "metrics.jsonl", self.run / "checkpoints")
 
@@ -162,7 +162,7 @@ def free_port() -> int:
 
 
 class Recorder:
-    """Listens in: holds the server's key, so that it can read what sites and server say to each other."""
+    """Records the traffic between sites and server, which it can read because it has the server's key."""
 
     def __init__(self, certs: Path, upstream: int) -> None:
         self.port, self.upstream = free_port(), upstream
@@ -216,7 +216,7 @@ class Recorder:
 
 
 class Replay(Local):
-    """A local run in which those clients fail that failed, or were away, in another run."""
+    """A local run in which the clients fail that failed, or were absent, in another run."""
 
     seen: str = Field("", description="metrics.jsonl of the other run")
 
@@ -240,7 +240,7 @@ class Replayed(InProcess):
 
 
 class Mallory(FedEMA):
-    """Client 3 sends rubbish: NaN in round 1, a wrong shape in round 2, a model 100× too large in round 3."""
+    """Client 3 sends NaN in round 1, a wrong shape in round 2, and a 100× too large model in round 3."""
 
     def train(self, client: Any) -> Any:
         training = super().train(client)

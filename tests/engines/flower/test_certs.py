@@ -1,4 +1,4 @@
-"""What `fedssl certs` makes works for TLS and for Flower, and nothing that exists is lost."""
+"""The files of `fedssl certs` work for TLS and for Flower, and existing files are kept."""
 
 import ssl
 import stat

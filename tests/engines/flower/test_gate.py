@@ -1,4 +1,4 @@
-"""What gets through to a SuperLink from elsewhere."""
+"""Which requests from other machines reach a SuperLink."""
 
 import asyncio
 import json

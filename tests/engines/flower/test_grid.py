@@ -1,4 +1,4 @@
-"""A run over a grid is the run on one machine; nodes that come, go, lag or lie cost what they should."""
+"""A run over a grid equals the run on one machine; lost, slow and dishonest nodes only cost their uploads."""
 
 import json
 
@@ -33,7 +33,7 @@ def quick(monkeypatch):
 
 
 def site_nodes(tmp_path, config, named=True):
-    """Nodes at sites with the images of a local federation; without a name they are asked for it."""
+    """Nodes at sites with the images of a local federation; nodes without a name are asked for it."""
     found = []
     for client, folder in enumerate(site_folders(config, tmp_path / "data")):
         state = tmp_path / "state" / f"site-{client}"
@@ -47,7 +47,7 @@ def tensors(run, round):
 
 
 def assert_same_server(first, second, round):
-    """Bit by bit, all that the server knows after a round."""
+    """Compare the server's state after a round bit by bit."""
     mine, theirs = tensors(first, round), tensors(second, round)
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
@@ -150,7 +150,7 @@ def test_a_site_that_lost_its_disk_starts_as_a_new_client(tmp_path):
 
 
 class Scripted(FakeNode):
-    """Does something of its own before it answers in a round."""
+    """Runs a script before it answers in a round."""
 
     def __init__(self, node, script):
         super().__init__(node.info.node_id, node.context.node_config, node.info.name)
@@ -355,7 +355,7 @@ def test_a_stopped_server_continues_with_the_memories_at_the_sites(tmp_path):
 
 
 def spoiled(*changes):
-    """A script that answers honestly and then changes the upload, in each of the first rounds otherwise."""
+    """A script that changes an honest upload, in a different way in each of the first rounds."""
 
     def script(node, round, message):
         if round > len(changes):
@@ -434,7 +434,7 @@ RUBBISH = {
 
 
 def test_invalid_uploads_are_refused_with_the_reason(tmp_path):
-    """One kind in every round of a run, and in the last round the site is honest again."""
+    """A different kind in every round of a run; in the last round the site is honest again."""
     found = three_sites(tmp_path, spoiled(*RUBBISH.values()))
     rounds = len(RUBBISH) + 1
     keys = {"rounds": rounds, "participation.max_change": 10.0, "participation.max_images": 1000}
@@ -449,7 +449,7 @@ def test_invalid_uploads_are_refused_with_the_reason(tmp_path):
 
 
 def test_an_answer_that_flower_cannot_assemble_only_costs_its_upload(tmp_path):
-    """Flower builds a message from pieces that a site sent; what it raises then must not end the run."""
+    """Flower assembles a message from pieces that a site sent; its errors must not end the run."""
     found = site_nodes(tmp_path, load(BASE))
 
     class Broken(FakeGrid):
@@ -465,7 +465,7 @@ def test_an_answer_that_flower_cannot_assemble_only_costs_its_upload(tmp_path):
 
 
 def test_a_site_cannot_answer_for_another_site(tmp_path):
-    """An answer that names another site's question is still taken for what its own site says."""
+    """An answer that names another site's question still counts for its own site."""
     found = site_nodes(tmp_path, load(BASE))
     honest = FakeGrid(site_nodes(tmp_path / "honest", load(BASE)))
     config = at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1)
@@ -560,7 +560,7 @@ def test_a_run_of_sites_is_not_resumed_as_a_simulation(tmp_path):
 
 
 def a_site(tmp_path, fill):
-    """Three sites of which the middle one has a folder of its own making."""
+    """Three sites; the middle one has a custom folder."""
     found = site_nodes(tmp_path, load(BASE))
     own = tmp_path / "own"
     own.mkdir()

@@ -1,4 +1,4 @@
-"""Lines that a server and its sites print."""
+"""The lines that a server and its sites print."""
 
 import json
 
@@ -148,7 +148,7 @@ def test_another_version_is_refused_and_both_are_named(name) -> None:
 
 
 def test_a_site_with_another_version_is_excluded(tmp_path, monkeypatch) -> None:
-    """It would train, and its numbers would differ."""
+    """Otherwise it would train, and its numbers would differ."""
     from tests.engines.flower.test_grid import failures, site_nodes
 
     from fedssl.config import load

@@ -1,4 +1,4 @@
-"""`fedssl server` and `fedssl client`, up to where processes would be started."""
+"""`fedssl server` and `fedssl client`, without starting processes."""
 
 import os
 import signal
@@ -149,7 +149,7 @@ def a_site(tmp_path, **keys):
 
 
 class Ended:
-    """A process that did not live long."""
+    """A process that has ended."""
 
     def wait(self):
         return 1
@@ -203,7 +203,7 @@ def test_sigterm_stops_processes_in_order():
 
 @pytest.mark.parametrize("kind", ["superlink", "supernode", "superexec"])
 def test_message_relays_do_not_load_pytorch(kind):
-    """It costs each of them seconds and 400 MB; three of a site's four processes are of these kinds."""
+    """PyTorch would cost each of them seconds and 400 MB; three of a site's four processes are relays."""
     modules = {
         "superlink": "flwr.superlink.cli, fedssl.engines.audit_log, fedssl.engines.flower.gate",
         "supernode": "flwr.supernode.cli",

@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes in processes of their own, over TLS with registered keys."""
+"""A SuperLink and SuperNodes in separate processes, over TLS with registered keys."""
 
 import contextlib
 import http.client
@@ -80,7 +80,7 @@ def test_real_processes_give_the_same_bits_as_one(tmp_path):
 
 
 def command_lines():
-    """What `ps` shows of all processes."""
+    """The command lines that `ps` shows."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             yield file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -100,12 +100,11 @@ def check_audit_log(sites, rounds):
 
 
 def test_a_run_completes_despite_kills_unknown_sites_and_invalid_uploads(tmp_path):
-    """Four sites: 1 is killed in round 2 and started again in round 4, 3 sends rubbish in rounds 1 to 3.
+    """Four sites: 1 is killed in round 2 and restarted in round 4, 3 sends invalid uploads in rounds 1 to 3.
 
-    The server is killed in round 5. No clock is set: a site that was killed is missed when Flower believes
-    that it is gone, so that a slow machine takes longer and nothing else. In the end everything is compared
-    with a run on one machine in which the same clients were away, and all that went over the wire is
-    searched for what should not be there.
+    The server is killed in round 5. There are no time limits: a killed site is left out when Flower considers
+    it lost, so that a slow machine only takes longer. In the end everything is compared with a run on one
+    machine in which the same clients were absent, and the recorded traffic is searched for private data.
     """
     rounds = 6
     base = {**BASE, "partition": {"scheme": "classes", "clients": 4, "classes": 3}}
@@ -140,7 +139,7 @@ def test_a_run_completes_despite_kills_unknown_sites_and_invalid_uploads(tmp_pat
 
 
 def a_stranger(sites):
-    """A site with a key from the right authority that nobody has registered."""
+    """A site with a key from the right authority that is not registered."""
     keys = sites.folder / "keys"
     make_certs(keys, [], ["stranger"])
     os.remove(keys / "server" / "sites" / "stranger.pub")
@@ -211,7 +210,7 @@ def check_what_was_sent(sites, config):
 
 
 def test_the_gate_protects_a_real_superlink(tmp_path):
-    """Requests to the loopback address that come from another one of this machine's look like a site's."""
+    """Requests to the loopback address from another address of this machine look like a site's."""
     other = outward_address()
     if other is None:
         pytest.skip("this machine has no address but the loopback's")

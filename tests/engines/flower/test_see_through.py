@@ -1,4 +1,4 @@
-"""A run that Flower ends though nothing in it failed is begun again; any other end is told."""
+"""A run that Flower ends although nothing in it failed is restarted; any other end is reported."""
 
 import pytest
 
@@ -12,7 +12,7 @@ class Home:
 
 
 def through(tmp_path, monkeypatch, ends, error=""):
-    """The ends that Flower gives to run after run; None: with a result."""
+    """The status with which Flower ends successive runs; None: with a result."""
     begun, told, home = [], [], Home(tmp_path)
 
     def start(home, directory):

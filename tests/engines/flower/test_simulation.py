@@ -24,7 +24,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def running_ray():
-    """The address of a Ray that several runs share."""
+    """The address of a Ray cluster that several runs share."""
     with subprocess.Popen(
         [sys.executable, "-c", RAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -52,7 +52,7 @@ def test_a_running_ray_cluster_gives_the_same_bits(tmp_path, monkeypatch, runnin
 
 
 def test_clients_share_threads_on_ray_as_on_the_local_engine(tmp_path, monkeypatch, running_ray):
-    """The first of three clients trains with two threads, wherever it does."""
+    """The first of three clients trains with two threads on every engine."""
     monkeypatch.setenv("RAY_ADDRESS", running_ray)
     keys = {"model.width": 16, "engine.wave": 2}
     local = fedssl.run(BASE, out=tmp_path / "local", quiet=True, **keys)

@@ -20,7 +20,7 @@ from fedssl.engines.flower.home import Home
 
 
 class Link:
-    """What the SuperLink would be asked."""
+    """Records the requests to the SuperLink."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked = folder, list[str]()
