@@ -1,4 +1,4 @@
-"""Two clients of eight images, one step a round: what naive second implementations are compared on."""
+"""Two clients with eight images, one step per round: the setting for naive reference implementations."""
 
 import copy
 
@@ -68,13 +68,13 @@ class Federation:
         return outcome.upload.state
 
     def naive(self):
-        """A model of the same first values that nothing of ours trains."""
+        """A model with the same initial values, to be trained without fedssl."""
         model = copy.deepcopy(self.runner.model)
         model.load_state_dict(self.network.initial)
         return model.train()
 
     def views(self, client, purpose="train", round=1):
-        """What the one step of a phase sees."""
+        """The views of the single step of a phase."""
         order, draws = (
             torch_rng(self.config.seed, round, client, f"{purpose}/{what}") for what in ("order", "views")
         )
@@ -100,7 +100,7 @@ def projections(model, views):
 
 
 def descend(loss, modules, lr=LR):
-    """One step of plain SGD; momentum has nothing to add yet."""
+    """One step of plain SGD; momentum has no effect on the first step."""
     parameters = [value for module in modules for value in module.parameters()]
     gradients = torch.autograd.grad(loss, parameters)
     with torch.no_grad():
@@ -122,7 +122,7 @@ def naive_style_loss(z, temperature):
 
 
 def assert_close(found, expected, rtol=1e-4, atol=1e-6):
-    """The tensors of one state are near those of another by the same names."""
+    """Compare the tensors of two states by name."""
     for name, tensor in found.items():
         if tensor.is_floating_point():
             where = f"{name} is off"

@@ -30,7 +30,7 @@ def small_run(out: Path, **overrides: Any) -> fedssl.Run:
 
 
 def arguments(**overrides: Any) -> list[str]:
-    """SMALL and the overrides as words of the command line."""
+    """SMALL and the overrides as command-line arguments."""
     words = [
         f"{section}.{key}={value}"
         for section, keys in SMALL.items()

@@ -1,4 +1,4 @@
-"""Memory that is freed and used again, counted in the system's page faults."""
+"""Reuse of freed memory, measured by the system's page faults."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a `Run` does from Python: the same as the commands."""
+"""The methods of `Run` do the same as the commands."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Callbacks of a run: what they are told, and how they stop it."""
+"""Callbacks of a run: their arguments, and how they stop it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
 
 
 class Diary(fedssl.Listener):
-    """Writes down what it is told, and stops after a round."""
+    """Records its calls, and stops after a round."""
 
     def __init__(self, last: int = 99) -> None:
         self.calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""What the OpenMP library itself says about how its threads wait."""
+"""How OpenMP's threads wait, as reported by the library itself."""
 
 import os
 import subprocess

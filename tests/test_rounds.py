@@ -1,4 +1,4 @@
-"""Runs that are interrupted by a person, and runs that get more rounds than they were started with."""
+"""Runs that are interrupted by the user, and runs that get more rounds than they were started with."""
 
 import json
 

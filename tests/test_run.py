@@ -1,4 +1,4 @@
-"""A run as a whole: what it leaves behind, and that its parts agree."""
+"""A complete run: its files, and that its parts agree."""
 
 import json
 import subprocess

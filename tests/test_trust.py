@@ -1,4 +1,4 @@
-"""A run's folder may come from somebody else: what it names is not run when it is only opened."""
+"""A run's folder may come from somebody else: opening it does not run the code that it names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def received(folder: Path) -> Path:
-    """A run that came in the post, with the code that it names."""
+    """A received run, with the code that it names."""
     config = load(SMALL).to_dict()
     config["method"]["name"] = "./mine.py:Mine"
     run = folder / "run"

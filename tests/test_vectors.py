@@ -1,4 +1,4 @@
-"""Sums over vectors, against double precision in one go."""
+"""Sums over vectors, compared with double precision."""
 
 import numpy as np
 import pytest

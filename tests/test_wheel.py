@@ -1,4 +1,4 @@
-"""The wheel holds all that an installed fedssl needs, and runs without the checkout."""
+"""The wheel contains everything that an installed fedssl needs, and runs without the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For the conftest of a room whose networks are small."""
+"""A fixture for tests with small networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small things to test with: models whose numbers can be worked out on paper."""
+"""Small models whose numbers can be worked out on paper."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_generalization_needs_styles(tmp_path: Path) -> None:
 
 
 class Product(nn.Module):
-    """A part that makes the sign of a product linear, if it learns to."""
+    """A part that can learn to make the sign of a product linear."""
 
     def __init__(self) -> None:
         super().__init__()

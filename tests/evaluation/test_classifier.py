@@ -1,4 +1,4 @@
-"""Dec-SL: the classifier that was trained with the encoder, end to end; Dec-SLRep beside it; fewer labels."""
+"""Dec-SL, the classifier trained end to end with the encoder; Dec-SLRep; fewer labels."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_its_accuracy_is_that_of_the_network_on_test_images(run):
 
 
 def test_personal_encoders_have_personal_classifiers(tmp_path):
-    """FedPer-like: nothing is shared, so every client has a classifier of its own."""
+    """Like FedPer: classifiers are not shared, so every client has its own."""
     keys = {**SUPERVISED, "rounds": 1, "train": {"epochs": 1, "batch_size": 20}}
     run = small_run(tmp_path / "a", **keys, method="standalone")
     finished = load_run(run.directory, {})

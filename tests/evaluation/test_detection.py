@@ -73,7 +73,7 @@ def squares(*objects, masks=True, crowd=()):
 
 
 def found(truth, scores=None):
-    """Predictions that are the truth itself."""
+    """Predictions equal to the ground truth."""
     for place in range(len(truth)):
         own = truth[place]
         given = torch.ones(len(own.labels)) if scores is None else torch.tensor(scores[place])
@@ -274,7 +274,7 @@ def test_box_only_sets_have_no_mask_head():
 
 
 def test_a_detector_learns_one_picture():
-    """The same picture to learn and to test: what it shows is found with the right class and outline."""
+    """Trained and tested on the same picture, it finds every object with the right class and outline."""
     scenes = draw(1, 48, "train")
     how = tuning(size=48, width=16, regions=16, steps=60, batch_size=2, optimizer="adamw", lr=2e-3)
     numbers = fine_tune(encoder(width=8, stem_stride=2), scenes, scenes, how)
@@ -315,7 +315,7 @@ def test_few_labels(run):
 
 
 def test_bare_file_names_are_searched_next_to_the_training_images(tmp_path):
-    """A bare name of a file is looked for where the run's own images lie."""
+    """A bare file name is searched in the folder of the run's images."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 4), ("test", 2)):
         boxes = np.tile([4.0, 6.0, 20.0, 24.0], (count, 1))

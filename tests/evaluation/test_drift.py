@@ -27,7 +27,7 @@ def test_layer_distances_by_hand():
 
 
 def test_local_models_are_those_that_were_uploaded(run):
-    """Their mean by images is the global model that the run has, up to rounding."""
+    """Their mean weighted by images is the run's global model, up to rounding."""
     found = local_models(run.path)
     assert found.round == 2
     images = {row["client"]: row["images"] for row in run.metrics[-1]["clients"]}
@@ -54,7 +54,7 @@ def test_d_w_is_the_sum_over_layers(run):
 
 
 def made(local, rows, received):
-    """Local models of one round, each of two layers."""
+    """Local models of one round, with two layers each."""
     local = {
         client: {"encoder.a": torch.tensor(a), "encoder.b": torch.tensor(b)}
         for client, (a, b) in local.items()

@@ -1,4 +1,4 @@
-"""Features are those of each image alone, and taking them changes nothing."""
+"""Features do not depend on the batch, and extracting them changes nothing."""
 
 from __future__ import annotations
 

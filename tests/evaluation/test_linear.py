@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def problem(rows: int = 400, features: int = 12, classes: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Overlapping classes in correlated features of unlike scales and means."""
+    """Overlapping classes in correlated features with different scales and means."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.randint(0, classes, (rows,), generator=rng)
     y[:classes] = torch.arange(classes)

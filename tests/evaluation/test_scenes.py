@@ -1,4 +1,4 @@
-"""Images with boxes and masks, from four kinds of sources."""
+"""Images with boxes and masks from four kinds of sources."""
 
 import json
 

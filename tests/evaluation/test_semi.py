@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def striped(count: int, seed: int) -> ImageSet:
-    """Horizontal or vertical stripes in noise: nothing that a linear layer on mean colors could tell."""
+    """Horizontal or vertical stripes in noise, which a linear layer on mean colors cannot distinguish."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(count) % 2
     stripes = (torch.arange(8) % 2 * 120)[None, :].expand(8, 8)
@@ -67,7 +67,7 @@ def test_fine_tuning_learns_new_features(encoder: nn.Module) -> None:
 
 
 def test_the_whole_model_is_trained(encoder: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the encoder came frozen: every parameter of the copy moves, and so do its statistics."""
+    """Even if the encoder was frozen, every parameter and statistic of the copy changes."""
     models: list[nn.Module] = []
 
     def keep(model: nn.Module, images: ImageSet, **_: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Probes at sites: against a second calculation from the files; sites that cannot probe, or that lie."""
+"""Probes at sites, compared with an independent calculation; sites without labels or with false numbers."""
 
 from __future__ import annotations
 

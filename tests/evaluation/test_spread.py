@@ -1,4 +1,4 @@
-"""Every run says whether its encoder has collapsed."""
+"""Every run reports whether its encoder has collapsed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_unlabeled_images_are_monitored_too(tmp_path: Path) -> None:
 
 
 class Alike(nn.Module):
-    """The same feature for every image, but for its sign where the image is bright."""
+    """The same feature for every image, except for its sign if the image is bright."""
 
     def forward(self, images: Tensor) -> Tensor:
         bright = images.mean(dim=(1, 2, 3)) > 0

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for bad input: damaged files, absurd values, rubbish."""
+"""Hypothesis strategies for bad input: damaged files, absurd values, random bytes."""
 
 from __future__ import annotations
 
@@ -191,13 +191,13 @@ def keys() -> list[str]:
 
 
 def extremes(known: list[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """One or two keys at or beyond the end of what they may be; many of these are valid."""
+    """One or two keys at or beyond the limits of their values; many of these are valid."""
     ends = st.sampled_from([*NUMBERS, *FLOATS, 4, 5, 17, 64, 1024, 0.1, True, "none", "auto"])
     return st.dictionaries(st.sampled_from(known), ends, min_size=1, max_size=2)
 
 
 def overrides(known: list[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """Keys of a config with values that make no sense, or just about do."""
+    """Keys of a config with invalid or borderline values."""
     odd = st.text(max_size=8) | st.sampled_from(["data", "train.lr.x", "method", "a.b.c", ".", "train."])
     return st.dictionaries(st.sampled_from(known) | odd, values, min_size=1, max_size=3)
 

@@ -1,4 +1,4 @@
-"""Everything that reads input from outside. Bad input is an error in words, nothing else."""
+"""All code that reads external input. Bad input must give a clear error and nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Hang(BaseException):
 
 @contextmanager
 def limited(seconds: float = SECONDS) -> Iterator[None]:
-    """Context manager that ends what takes so many seconds of a core, or ten times as long."""
+    """Context manager that raises after this many seconds of a core, or ten times as many by the clock."""
 
     def stop(*_: object) -> None:
         raise Hang(f"not done after {seconds} s")
@@ -63,7 +63,7 @@ def limited(seconds: float = SECONDS) -> Iterator[None]:
 
 @contextmanager
 def refused() -> Iterator[None]:
-    """Errors that people can fix are right; any other is a bug."""
+    """Context manager that accepts errors that users can fix; any other error is a bug."""
     with contextlib.suppress(FedsslError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -105,7 +105,7 @@ LEFT_OUT = ("data.name", "data.root", "data.split", "model.init", "engine.name",
 
 
 def start(given: Any) -> None:
-    """A run with absurd values, up to its first round: data, partition and model are made."""
+    """A run with absurd values, up to its first round: loads data, and builds partition and model."""
     with folder() as place, refused(), contextlib.suppress(Started):
         given = {key: value for key, value in given.items() if not key.startswith(LEFT_OUT)}
         config = load({**SMALL, "data": {"name": "digits", "limit": 40}}, given)

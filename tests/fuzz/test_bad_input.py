@@ -108,7 +108,7 @@ def test_layers_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_read_only(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where tests run as root, who may write everywhere: `open` and `mkdir` say no."""
+    """Also if tests run as root, who may write everywhere: `open` and `mkdir` are patched to fail."""
     RunDir.create(tmp_path / "run", load({}, {"rounds": 1}))
     original = os.open
 
@@ -131,7 +131,7 @@ def test_a_folder_that_is_read_only(
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With more and more room the disk is full at the config, at a memory, at a checkpoint."""
+    """With increasing space, the disk is full at the config, at a memory, and at a checkpoint."""
     disk, keys = tmp_path / "disk", {"objective": "byol", "method": "fedema", "checkpoint.every": 1}
     disk.mkdir()
     if subprocess.run(["mount", *TMPFS, "size=40k", "none", str(disk)], capture_output=True).returncode:

@@ -1,4 +1,4 @@
-"""Generated bad input gives errors in words, and what ever crashed does not any more."""
+"""Generated bad input gives clear errors, and former crashes stay fixed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.threads import one_thread  # noqa: F401
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Judges are kept beside decoded pixels: here, and not in the user's cache."""
+    """Reference classifiers are cached in a temporary folder instead of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDSSL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

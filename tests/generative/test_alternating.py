@@ -44,7 +44,7 @@ Steps = list[tuple[str, float]]
 
 
 def trained(client: Client, method: PaDPaF, monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """Who stepped, and how fast, in order."""
+    """The players that took a step, with their learning rates, in order."""
     seen: Steps = []
     real, discriminators = Optimizer.step, {id(value) for value in split_parameters(client.model)[0].values()}
 
@@ -151,7 +151,7 @@ def test_ditto_shares_everything_and_keeps_a_personal_model(tmp_path: Path) -> N
 
 
 def test_the_ablations_share_everything_or_nothing(tmp_path: Path) -> None:
-    """And after a round, clients begin the next with the same parameters, or each with its own."""
+    """After a round, clients start the next one with the same parameters, or each with its own."""
     for name, alike in (
         ("padpaf-shared", {"encoder", "vectorizer"}),
         ("padpaf", {"encoder"}),
@@ -172,7 +172,7 @@ def test_the_ablations_share_everything_or_nothing(tmp_path: Path) -> None:
 
 
 def distances(folder: Path, **keys: Any) -> dict[str, float]:
-    """How far the federated and the personal model are from what was received, after one round."""
+    """The distances of the federated and the personal model from the received one after a round."""
     method = {"name": "padpaf-ditto", **keys}
     client = a_client(folder, method=method, **{"train.epochs": 4.0, "train.lr": 0.01})
     load(KINDS["gan"], {"method": method}).method.train(client)

@@ -1,4 +1,4 @@
-"""Who learns from what: discriminators from both kinds of images, the generator through both of them."""
+"""Gradients: discriminators learn from both kinds of images, the generator through both discriminators."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_both_terms_of_the_regularizer_count() -> None:
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_both_players_can_train_together(kind: str) -> None:
-    """For methods that know nothing of turns."""
+    """For methods without alternating steps."""
     objective, model = made(kind)
     images, labels = batch(kind)
     objective.loss(model, [images], labels, torch.Generator().manual_seed(0)).backward()
@@ -142,7 +142,7 @@ def test_noise_of_instances_is_on_the_scale_of_pixels_and_reaches_both_kinds(
 
 
 def test_noise_of_channels_is_drawn_by_pixel_and_scaled_by_channel() -> None:
-    """Only while players train: what is drawn afterwards follows from the latents."""
+    """Only during training; later, images depend on the latents only."""
     objective, model = made("gan", **{"objective.channel_noise": 0.5})
     generator, seen = model.part("generator"), []
 
@@ -207,7 +207,7 @@ def test_data_that_do_not_fit_are_an_error() -> None:
 def test_labels_are_drawn_from_all_or_from_the_clients_own(
     which: str, expected: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For both players, and with pairs that share their content as before."""
+    """For both players; pairs still share their content."""
     objective, model = made("conditional-gan", **{"objective.drawn_labels": which})
     drawn: list[torch.Tensor] = []
     generate = ConditionalGAN.generate
@@ -230,7 +230,7 @@ def test_labels_are_drawn_from_all_or_from_the_clients_own(
 
 @pytest.mark.parametrize("augmented", [False, True])
 def test_a_label_enters_the_latent_only_with_augmented(augmented: bool) -> None:
-    """With gains and biases of labels switched off, nothing else is left for a label to speak through."""
+    """Without gains and biases from labels, a label has no other way to affect images."""
     objective, model = made("conditional-gan", **{"objective.augmented": augmented})
     torch.nn.init.zeros_(model.part("label_modulation").maps.weight)
     latents = draw_pairs(4, 4, 10, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Spectral normalization divides by the largest singular value, also without a vector carried along."""
+"""Spectral normalization divides by the largest singular value, with any stored vector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_largest_singular_value_is_one_in_evaluation(layer: nn.Module) -> No
 
 
 def test_evaluation_does_not_depend_on_the_vector(layer: nn.Module) -> None:
-    """It is private: a global network is evaluated with the one it was born with."""
+    """The vector is private, so a global network is evaluated with its initial one."""
     other = copy.deepcopy(layer)
     other.u.copy_(torch.nn.functional.normalize(torch.randn(len(other.u)), dim=0))
     torch.testing.assert_close(
@@ -44,7 +44,7 @@ def test_only_training_updates_the_vector(layer: nn.Module) -> None:
 
 
 def test_training_converges_to_pytorchs() -> None:
-    """Theirs begins from the other vector, and so is half an iteration ahead until both have settled."""
+    """PyTorch starts from the other vector, and is half an iteration ahead until both have converged."""
     torch.manual_seed(0)
     ours, theirs = SpectralLinear(6, 4), nn.Linear(6, 4)
     theirs.load_state_dict({"weight": ours.weight, "bias": ours.bias})

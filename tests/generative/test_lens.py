@@ -1,4 +1,4 @@
-"""A lens does what torchvision does to an image, and follows the orientation of the client's images."""
+"""A lens transforms images like torchvision, and adopts the orientation of the client's images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def images(count: int = 3, side: int = 12) -> torch.Tensor:
     ("turn", "zoom", "right", "down"), [(0, 1, 0, 0), (25, 1, 0, 0), (-50, 0.5, 0, 0), (0, 1.25, 3, -2)]
 )
 def test_an_image_is_placed_as_by_torchvision(turn: float, zoom: float, right: float, down: float) -> None:
-    """Clockwise degrees, times the size, and pixels of a side of 12."""
+    """Degrees clockwise, a factor of the size, and pixels at a side of 12."""
     x = images()
     params = [
         math.atanh(math.radians(turn) / (math.pi / 3)),

@@ -1,4 +1,4 @@
-"""Networks of the right size, and normalization that listens to the style and to the label."""
+"""Networks of the right size, and normalization that depends on style and label."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Private really is private: never in an upload, and not changed by the server, in all three kinds of model.
+"""Private tensors are never uploaded and never changed by the server, in all three kinds of model.
 
-The checks are run on broken methods, too: a test that a leak would not fail is no test.
+The checks are also run on broken methods, to show that a leak makes them fail.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SharesAll(PaDPaF):
 
 
 class SharesStatistics(PaDPaF):
-    """Broken: buffers travel with the parameters."""
+    """Broken: buffers are uploaded with the parameters."""
 
     def shares(self, model: Model) -> list[str]:
         own = set(super().shares(model))
@@ -50,14 +50,14 @@ class SharesStatistics(PaDPaF):
 
 
 class Forgets(PaDPaF):
-    """Broken: a client begins every round with fresh private parts."""
+    """Broken: a client starts every round with new private parts."""
 
     def receive(self, client: Client, broadcast: Broadcast, memory: State) -> dict[str, float]:
         return super().receive(client, broadcast, {})
 
 
 class ServerOverwrites(PaDPaF):
-    """Broken: what the server sends replaces what is private."""
+    """Broken: the server's tensors replace private ones."""
 
     def keeps(self, model: Model) -> list[str]:
         return [name for name in super().keeps(model) if not name.startswith("style_")]

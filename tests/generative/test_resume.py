@@ -1,4 +1,4 @@
-"""A federation of generators that is stopped goes on to the same bits, the server's Adam included."""
+"""A stopped federation of generators continues to the same bits, including the server's Adam."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("warm_workers")
 def test_worker_processes_give_the_same_bits(tmp_path: Path) -> None:
-    """Also where fewer workers than clients take part, each for its clients in turn."""
+    """Also with `partition.workers`, each of which serves its clients in turn."""
     keys = {"partition": {"scheme": "iid", "clients": 4, "workers": 2}, "rounds": 2}
     one = run_of("conditional-gan", tmp_path / "one", **keys)
     two = run_of("conditional-gan", tmp_path / "two", **keys, **{"engine.workers": 2})

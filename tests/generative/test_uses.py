@@ -1,4 +1,4 @@
-"""What can be done with trained generators, each on a run of a second."""
+"""The uses of trained generators, each on a run of a second."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def generators_of(run: fedssl.Run) -> ClientGenerators:
 def test_an_exported_encoder_describes_itself(
     gan: fedssl.Run, conditional: fedssl.Run, tmp_path: Path
 ) -> None:
-    """It is none that `model.encoder` names, and timm has nothing like it."""
+    """Neither `model.encoder` nor timm has such an encoder."""
     export(gan.path, "safetensors", tmp_path / "drawn.safetensors")
     assert "It only needs torch, timm and fedssl" in (tmp_path / "drawn.py").read_text()
     page = (tmp_path / "drawn.md").read_text()
@@ -236,7 +236,7 @@ def test_unshifted_images_equal_the_data_set(gan: fedssl.Run) -> None:
 
 
 def test_probes_find_labels_in_informative_features(gan: fedssl.Run, monkeypatch) -> None:
-    """Content features that say the label, style features that say nothing: 100 % against a guess."""
+    """Content features that determine the label, style features that do not: 100 % against chance."""
 
     def told(self: ClientGenerators, client: int | None, pixels: torch.Tensor, kind: str) -> torch.Tensor:
         rng = torch.Generator().manual_seed((client or 0) + len(pixels))
@@ -259,7 +259,7 @@ def test_probes_find_labels_in_informative_features(gan: fedssl.Run, monkeypatch
 
 
 def test_untrained_features_are_those_of_round_one(gan: fedssl.Run) -> None:
-    """Of encoders as wide as the trained ones, and the same for every client."""
+    """The encoders have the width of the trained ones and are the same for every client."""
     generators = generators_of(gan)
     x = generators.plain_images("train", 5)[0]
     expected = generators.run.models.untrained().eval()
@@ -292,7 +292,7 @@ def test_a_share_of_training_images_can_be_held_out(gan: fedssl.Run) -> None:
 def test_clients_can_be_predicted_if_their_shifts_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zoomed in, zoomed out, inverted: any features tell these apart."""
+    """Zoomed in, zoomed out, inverted: any features distinguish these."""
     run = run_of("gan", tmp_path / "run", rounds=1, **{"partition.clients": 3, "data.limit": 300})
     found = generate(run.directory, "predict-client", {"count": 80, "test": 20, "steps": 200})
     assert found["style_real"] > 0.8
@@ -378,7 +378,7 @@ def test_diversity_of_a_run(kind: str, request: pytest.FixtureRequest) -> None:
 def test_re_styled_images_reveal_their_client_if_they_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zoomed in, zoomed out, inverted; redrawn as they are, or as nothing at all."""
+    """Zoomed in, zoomed out, inverted; re-styled to themselves, or to blank images."""
     run = run_of("gan", tmp_path / "run", rounds=1, **{"partition.clients": 3, "data.limit": 300})
     options = {"count": 60, "test": 10, "fit": 60, **FEW}
     monkeypatch.setattr(Reidentify, "_redrawn", lambda self, generators, maps, x: x)
@@ -403,7 +403,7 @@ def test_reidentification_uses_the_reference_style(conditional: fedssl.Run, tmp_
 def test_restyling_needs_no_real_images(
     conditional: fedssl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither for the maps nor for the labels of what is redrawn, unless real images are asked for."""
+    """Neither for the maps nor for the labels of re-styled images, unless `real` is set."""
 
     def refuse(*given: object) -> None:
         raise AssertionError("a client's images were asked for")
@@ -493,7 +493,7 @@ def test_new_clients_start_from_the_trained_model(conditional: fedssl.Run, tmp_p
 
 
 def test_pictures_with_other_options_are_other_files(conditional: fedssl.Run, tmp_path: Path) -> None:
-    """Tables share runs, and ask for pictures with options of their own."""
+    """Tables share runs, and request pictures with different options."""
     found = [
         generate(conditional.directory, what, options, tmp_path)["picture"]
         for what, options in (

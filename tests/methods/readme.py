@@ -1,4 +1,4 @@
-"""The method that the README shows, as a file of its own."""
+"""The README's method, as a separate file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled steps give the same training, up to rounding; what is around an encoder does not notice."""
+"""Compiled steps give the same training up to rounding, and hooks and copies of encoders still work."""
 
 import copy
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_compiled_run_is_the_plain_one_up_to_rounding(
 def test_hooks_on_the_encoder_still_work(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a compiler that changes nothing, the bits are the same: hooks see what they saw."""
+    """With a compiler that changes nothing, the bits are the same, so hooks see the same values."""
     plain = small_run(tmp_path / "plain", method=method)
     monkeypatch.setattr(
         compiling, "compile_function", lambda forward: torch.compile(forward, backend="eager")

@@ -1,4 +1,4 @@
-"""Methods that must be the same as others at the ends of their options, bit for bit, in whole runs."""
+"""Methods that are bit-identical to others at the extremes of their options, in whole runs."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def client_parameters(run, client):
 
 
 def test_mu_of_one_is_standalone(tmp_path):
-    """Parameters, target included, are those of clients that never heard of each other."""
+    """Parameters, including the target's, equal those of clients without communication."""
     one = {"name": "constant-mu", "mu_encoder": 1.0, "mu_predictor": 1.0}
     alone = small_run(tmp_path / "alone", method="standalone", **BYOL)
     kept = small_run(tmp_path / "kept", method=one, **BYOL)

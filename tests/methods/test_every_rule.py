@@ -49,7 +49,7 @@ ONE_UPLOAD = {
 
 
 def rules() -> list[Rule]:
-    """Every rule, and every rule that clients can apply themselves once more as that."""
+    """Every rule, and every rule that clients can apply also on the client side."""
     names = [
         name for name in AGGREGATIONS if name != "fltrust"
     ]  # needs a root set: tests/engines/test_attacked.py
@@ -68,7 +68,7 @@ def config_of(method: str, folder: Path) -> Config:
 
 
 class Rounds:
-    """Rounds of one method with changing rules. What a client trains in a round is trained once."""
+    """Rounds of one method with changing rules; each client is trained only once per round."""
 
     def __init__(self, config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.config, self.federation = config, federate(config)

@@ -1,4 +1,4 @@
-"""FeatARC: who trains which cluster model, what is added to the loss, what the server makes of uploads."""
+"""FeatARC: the assignment of clients to cluster models, the alignment loss, and the aggregation."""
 
 import itertools
 from dataclasses import replace
@@ -37,7 +37,7 @@ HEADS = ModelConfig(projector_hidden=16, projector_out=3, predictor_hidden=16)  
 
 
 class Narrow(nn.Module):
-    """An encoder of little: three features of an 8×8 image."""
+    """A small encoder: three features of an 8×8 image."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +94,7 @@ def a_batch(seed=0):
 @pytest.mark.parametrize("target", ["backbone", "projection"])
 @pytest.mark.parametrize("objective", [SimCLR(), SimSiam(), BYOL(), SimSiam(predictor=False)], ids=repr)
 def test_the_loss_is_the_objectives_and_half_the_sum_of_both_views_distances(objective, target):
-    """Line 10 of Algorithm 2, computed anew with passes of its own."""
+    """Line 10 of Algorithm 2, recomputed with separate forward passes."""
     weight = 0.7
     client = a_client(objective, FeatARC(align=weight))
     model = client.model
@@ -152,7 +152,7 @@ def test_each_image_is_aligned_with_its_own_target(target):
 
 
 def test_views_that_the_objective_does_not_predict_itself_are_predicted():
-    """MoCo's online network sees first views only."""
+    """MoCo's online network only sees first views."""
     client = a_client(MoCoV2(queue=8), FeatARC())
     loss = aligned_loss(client, 1.0, "backbone")
     client.model.train()

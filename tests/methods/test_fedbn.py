@@ -1,4 +1,4 @@
-"""Normalization layers that stay with their client: found by type, with any method, evaluated as its own."""
+"""Private normalization layers: found by type, with any method, and used in each client's evaluation."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ TIMM = (  # BatchNorm with and without activation, GroupNorm, LayerNorm 1-D and 
 
 
 def by_class_name(model):
-    """A second way to find them: the name of a leaf's class, not of the module."""
+    """An independent way to find them: by the name of a leaf's class, not of the module."""
     found = []
     for path, module in model.named_modules():
         own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]

@@ -1,4 +1,4 @@
-"""FedSC: the loss by hand and against the loss of all images together, and moments that travel."""
+"""FedSC: the loss by hand and against the loss of all images together, and the uploaded moments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedssl.methods.fedsc import moments_of_others, spectral
 
 
 def test_by_hand() -> None:
-    """Two images with views alike, z = (2, 0) and (1, 1): z·z' is 4 and 2, z·z⁻ is 2; R̄₋ₖ = diag(1, 3)."""
+    """Two images with equal views, z = (2, 0) and (1, 1): z·z' is 4 and 2, z·z⁻ is 2; R̄₋ₖ = diag(1, 3)."""
     a = torch.tensor([[2.0, 0], [1, 1]])
     value = spectral(a, a.clone(), torch.diag(torch.tensor([1.0, 3.0])), 0.25)
     assert float(value) == pytest.approx(-2 * 3 + 0.25 * 4 + 2 * 0.75 * (4 + 4) / 2)

@@ -1,4 +1,4 @@
-"""FedStyle: extraction and infusion against naive implementations, with every objective it can serve."""
+"""FedStyle: extraction and infusion against naive implementations, with every supported objective."""
 
 import copy
 

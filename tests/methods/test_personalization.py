@@ -43,7 +43,7 @@ def fedavg_step(toy, client, model):
 
 
 def fedprox_step(toy, client, model):
-    """Two steps: the first one begins where the penalty is zero and has no gradient."""
+    """Two steps, because the penalty and its gradient are zero at the first one."""
     received = copy.deepcopy(model)
     order, draws = (torch_rng(0, 1, client, f"train/{what}") for what in ("order", "views"))
     own = toy.runner.federation.images_of(client, toy.config)

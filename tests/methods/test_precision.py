@@ -27,7 +27,7 @@ WANTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are no instructions for it, it is slow and gives the same."""
+    """Without the instructions it is slow, but gives the same results."""
     monkeypatch.setattr("fedssl.engines.runner.multiplies_bf16", lambda: True)
 
 

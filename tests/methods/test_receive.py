@@ -1,4 +1,4 @@
-"""What a client starts a round with."""
+"""The model that a client starts a round with."""
 
 import torch
 from tests.toys import a_client, byol_like
@@ -9,7 +9,7 @@ from fedssl.state import Broadcast, restore
 
 
 def dirty(model):
-    """Leave the traces of another client in every tensor."""
+    """Overwrite every tensor, as if another client had been trained."""
     with torch.no_grad():
         for value in model.state_dict().values():
             value.fill_(99)

@@ -1,4 +1,4 @@
-"""What a client received is what the server sent, whatever a method makes of it."""
+"""`client.received` is the model that the server sent, whatever the method does with it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Relay: routes, what travels on them, and the same bits on every engine and after every stop."""
+"""Relay: routes, the models passed along them, and the same bits on every engine and after every stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def value_for(relay: Relay, client: int) -> float:
 
 
 def test_models_are_passed_from_client_to_client_by_hand():
-    """Routes 4 → 1 and 3 → 0 → 2; client 0 fails, so that client 2 goes on from what client 3 made."""
+    """Routes 4 → 1 and 3 → 0 → 2; client 0 fails, so client 2 continues from client 3's model."""
     relay = Relay(ServerState({"w": torch.tensor([10.0])}), [[4, 1], [3, 0, 2]])
     assert value_for(relay, 4) == value_for(relay, 3) == 10
     assert relay.finish(4, upload(4, 11, images=5)) is None

@@ -54,7 +54,7 @@ def test_learning_rates_by_hand():
 
 
 def test_a_rate_that_falls_within_the_round_by_hand():
-    """Of 0.2 a client loses three quarters: half of them by the middle of the round."""
+    """The rate falls from 0.2 by three quarters, half of them by the middle of the round."""
     config = TrainConfig(lr=0.2, schedule="constant", round_decay=0.75)
     rates = [learning_rate(config, 3, 10, done) for done in (0, 0.5, 1)]
     assert rates == pytest.approx([0.2, 0.125, 0.05])

@@ -1,4 +1,4 @@
-"""User verification: its loss by hand, a head that learns and travels, and what is refused."""
+"""User verification: its loss by hand, a head that learns and is shared, and refused settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA: what is trained and sent, what a merged encoder computes, and how factors are averaged."""
+"""LoRA: the tensors that are trained and sent, the merged encoder, and the mean of factors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def network(encoder: str, **train: object) -> Network:
 
 
 def shared(found: Network) -> dict[str, int]:
-    """Numbers that travel, by name."""
+    """Number of shared values by tensor name."""
     names = Boundary.of(load({}).method, found.model).travels
     return {name: found.initial[name].numel() for name in names}
 

@@ -1,4 +1,4 @@
-"""A description, and a state dict, are all it takes to get the encoder back without fedssl."""
+"""A description and a state dict are enough to rebuild the encoder without fedssl."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_an_encoder_from_a_file(tmp_path: Path) -> None:
 
 
 def test_the_first_step_needs_no_slow_imports() -> None:
-    """timm, torchvision and lightly, and torch's compiler which they bring, take longer than torch itself."""
+    """timm, torchvision and lightly, which import torch's compiler, take longer than torch itself."""
     program = """
 import sys, torch
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Group normalization: no image depends on another, and timm rebuilds the same encoder."""
+"""Group normalization: images do not depend on each other, and timm rebuilds the same encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strided 1×1 convolutions of few channels: the same numbers, and gradients that hold on any processor."""
+"""Strided 1×1 convolutions with few channels: same outputs, and correct gradients on any processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our ResNets are those of timm and torchvision: the same tensors by name, the same function of them."""
+"""Our ResNets equal those of timm and torchvision, in tensor names and function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedssl.models.pointwise import Pointwise
 
 
 def cifar_stem(module: nn.Module) -> nn.Module:
-    """What the papers do to a published ResNet before they train it on 32×32 images."""
+    """The papers' changes to a published ResNet for 32×32 images."""
     module.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
     module.maxpool = nn.Identity()
     module.fc = nn.Identity()

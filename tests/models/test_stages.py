@@ -1,4 +1,4 @@
-"""Stages of encoders: which are frozen, and how learning rates fall with depth."""
+"""Stages of encoders: freezing, and learning rates by depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model.init`: where weights are found, what is known of them, and what an error says."""
+"""`model.init`: where weights are found, their metadata, and error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def downloaded(hub: Path, repository: str, **files: object) -> Path:
-    """What `hf download` leaves in the cache."""
+    """The cache after `hf download`."""
     folder = hub / f"models--{repository.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("c0ffee")

@@ -17,7 +17,7 @@ TINY = {"width": 4, "projector_hidden": 16, "projector_out": 8, "predictor_hidde
 
 @pytest.fixture
 def build() -> Callable[..., Model]:
-    """A tiny model for an objective, the same whenever it is built."""
+    """A tiny model for an objective, with the same weights whenever it is built."""
 
     def build(objective: Objective, encoder: str = "resnet8", classes: int = 3, **model: int) -> Model:
         config = ModelConfig(encoder=encoder, **{**TINY, **model})
@@ -31,7 +31,7 @@ def build() -> Callable[..., Model]:
 
 @pytest.fixture
 def views() -> list[Tensor]:
-    """Two views of six images of 8×8, alike but not the same."""
+    """Two similar views of six 8×8 images."""
     rng = torch.Generator().manual_seed(1)
     images = torch.randn(6, 3, 8, 8, generator=rng)
     return [images + 0.3 * torch.randn(images.shape, generator=rng) for _ in range(2)]

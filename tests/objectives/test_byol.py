@@ -1,4 +1,4 @@
-"""BYOL: its loss by hand, its target's two steps by hand, and what its switches do."""
+"""BYOL: its loss by hand, two steps of its target by hand, and its options."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_reference_code_the_first_target_is_the_online_network(
 def test_reference_code_later_targets_are_not_optimized(
     stop_gradient: bool, ema: bool, build: Callable[..., Model], views: list[Tensor], rng: torch.Generator
 ) -> None:
-    """From the second round on it is BYOL with stop-gradient, whatever that says."""
+    """From the second round on it is BYOL with stop-gradient, whatever the option."""
     objective = BYOL(target="reference-code", stop_gradient=stop_gradient, ema=ema, momentum=0.5)
     plain = BYOL(ema=ema, momentum=0.5)
     model, other = build(objective), build(plain)
@@ -245,6 +245,6 @@ def test_reference_code_rounds_are_counted_by_the_client(tmp_path: Path) -> None
 
 
 def memory_of(run: fedssl.Run) -> dict[str, Tensor]:
-    """What client 0 has kept of the last round."""
+    """The memory of client 0 after the last round."""
     (file,) = (run.path / "checkpoints" / "clients" / "0").glob("round-*")
     return load_tensors(file)[0]

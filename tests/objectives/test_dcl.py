@@ -36,13 +36,13 @@ def test_equals_the_loop_and_lightly(temperature: float) -> None:
 
 
 def test_by_hand() -> None:
-    """Two images at right angles, views alike: the positive counts 2, the two negatives log 2."""
+    """Two orthogonal images with equal views: the positive counts 2, the two negatives log 2."""
     z = torch.tensor([[1.0, 0], [0, 1], [3, 0], [0, 5]])
     assert float(decoupled(z, 0.5)) == pytest.approx(math.log(2) - 2)
 
 
 def test_the_gradient_does_not_vanish_where_simclrs_does() -> None:
-    """The positive is not in the denominator, so its gradient is 1/τ however well the pair is found."""
+    """The positive is not in the denominator, so its gradient is 1/τ even for an easy pair."""
     from fedssl.objectives.simclr import nt_xent
 
     z = torch.tensor([[1.0, 0.1], [0.1, 1.0], [1.0, -0.1], [-0.1, 1.0]], requires_grad=True)

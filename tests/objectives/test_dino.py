@@ -24,7 +24,7 @@ def outputs(crops: int, seed: int) -> Tensor:
 
 
 def test_by_hand() -> None:
-    """Two crops, one image, two prototypes. Each teacher is sure; a student's odds are 1 : 3."""
+    """Two crops, one image, two prototypes. Each teacher is certain; a student's odds are 1 : 3."""
     students = torch.tensor([[[0.0, math.log(3)]], [[0.0, 0.0]]])
     teachers = torch.tensor([[[100.0, 0.0]], [[0.0, 100.0]]])
     value = self_distillation(students, teachers, torch.zeros(2), 1.0, 1.0)

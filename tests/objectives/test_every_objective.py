@@ -1,4 +1,4 @@
-"""What holds for all objectives, on all encoders."""
+"""Properties of all objectives, on all encoders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(name: str, **options: object) -> Objective:
 
 
 def measured(objective: Objective, model: Model, views: list[Tensor]) -> Tensor:
-    """The loss of one fixed draw; a queue or a center is left as it was."""
+    """The loss with fixed random numbers; a queue or a center is not changed."""
     queue = snapshot(model, model.names_under(["queue", "center"]))
     loss = objective.loss(model, views[: objective.num_views], LABELS, torch.Generator().manual_seed(0))
     restore(model, queue)
@@ -117,7 +117,7 @@ def test_parts_and_roles(name: str, build: Callable[..., Model]) -> None:
 def test_the_order_of_images_does_not_matter(
     name: str, build: Callable[..., Model], views: list[Tensor]
 ) -> None:
-    """Not so for masked ones, whose masks go by the place in the batch."""
+    """Except for masked images, whose masks depend on the position in the batch."""
     objective = make(name)
     model = build(objective)
     order = torch.tensor([5, 3, 0, 1, 4, 2])

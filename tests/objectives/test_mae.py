@@ -1,4 +1,4 @@
-"""MAE: what is hidden, what counts, and a second, naive implementation of the whole."""
+"""MAE: masks, the loss, and a naive implementation of the whole."""
 
 from __future__ import annotations
 

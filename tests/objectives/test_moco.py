@@ -54,7 +54,7 @@ def test_the_queue_is_a_ring() -> None:
 
 @pytest.mark.parametrize("count", [4, 5, 7, 11])
 def test_a_batch_larger_than_the_ring_leaves_its_last_keys(count: int) -> None:
-    """As if its keys had come one by one."""
+    """As if its keys had been added one by one."""
     whole, single = Queue(4, 2), Queue(4, 2)
     for queue in (whole, single):
         queue.push(numbered(100, 101, 102))

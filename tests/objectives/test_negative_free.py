@@ -23,7 +23,7 @@ def pair(n: int = 6, width: int = 4) -> tuple[Tensor, Tensor]:
 
 
 def test_align_and_uniform_by_hand() -> None:
-    """Two images at right angles (squared distance 2), their views alike: 0 + log exp(−2·2)."""
+    """Two orthogonal images (squared distance 2) with equal views: 0 + log exp(−2·2)."""
     z = torch.tensor([[1.0, 0], [0, 1], [3, 0], [0, 5]])
     assert float(align_and_spread(z, 2.0, 1.0)) == pytest.approx(-4.0)
 
@@ -76,7 +76,7 @@ def test_sigreg_prefers_the_normal_distribution() -> None:
 
 
 def test_sigreg_weighs_invariance() -> None:
-    """With λ = 0 what is left is the variance of an image's views."""
+    """With λ = 0 the loss is the variance of an image's views."""
     a, b = pair()
     value = sigreg(torch.stack([a, b]), torch.eye(4), 0.0, 17)
     assert float(value) == pytest.approx(float((a - b).square().mean() / 4), rel=1e-5)

@@ -20,7 +20,7 @@ def pair(n: int = 5, width: int = 7) -> tuple[Tensor, Tensor]:
 
 
 def loop(a: Tensor, b: Tensor, temperature: float) -> float:
-    """SimCLR's Eq. 1 as it stands, view by view."""
+    """SimCLR's Eq. 1 literally, view by view."""
     z = [row / row.norm() for row in torch.cat([a, b]).double()]
     n, total = len(a), 0.0
     for i in range(2 * n):
@@ -39,7 +39,7 @@ def test_nt_xent_is_the_papers_and_lightlys(temperature: float) -> None:
 
 
 def test_by_hand() -> None:
-    """Two images, views alike, images at right angles: −log(e² / (e² + 2)) at temperature ½."""
+    """Two orthogonal images with equal views: −log(e² / (e² + 2)) at temperature ½."""
     z = torch.tensor([[1.0, 0], [0, 1], [3, 0], [0, 5]])
     assert float(nt_xent(z, 0.5)) == pytest.approx(-math.log(math.e**2 / (math.e**2 + 2)))
 

@@ -1,4 +1,4 @@
-"""SimMIM: what is masked, what counts, and a second, naive implementation of the whole."""
+"""SimMIM: masks, the loss, and a naive implementation of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimSiam: its loss against lightly, and what its switches do."""
+"""SimSiam: its loss against lightly, and its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervised yardstick: cross-entropy by hand, and what it asks of the data."""
+"""The supervised baseline: cross-entropy by hand, and its requirements on the data."""
 
 from __future__ import annotations
 

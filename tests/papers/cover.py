@@ -1,4 +1,4 @@
-"""A few runs that exercise everything the recipes ask for.
+"""A few runs that exercise everything in the recipes.
 
 The recipes have some 500 different runs at scale smoke, most of which differ in a number only. `cover`
 chooses runs such that each value of each key, each measurement, and each pair among objective, method and
@@ -22,7 +22,7 @@ def all_cells() -> list[Cell]:
 
 
 def features(cell: Cell) -> Iterator[Hashable]:
-    """What a run of the cell exercises. Numbers count by their kind: 0, 1, a fraction, more."""
+    """The features that a run of the cell exercises. Numbers are classified as 0, 1, a fraction, or more."""
     for key, value in flatten(cell.config.to_dict()):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         kind = "more" if number and value > 1 else "fraction" if number and 0 < value < 1 else str(value)

@@ -1,4 +1,4 @@
-"""The published pages are what the store says: a page that was edited by hand, or not made again, fails."""
+"""The published pages match the store; a page that was edited by hand or is out of date fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_pages_match_the_store(published: Pages) -> None:
-    """Every table is made again, as from a fresh clone: without runs and without training."""
+    """Every table is rebuilt as from a fresh clone, without runs and without training."""
     different = [file.name for file in published.files() if published.filled(file) != file.read_text()]
     assert not different, f"{different}: run `make results`"
     pages = [file.read_text() for file in (ROOT / "docs" / "results").glob("*.md")]
@@ -165,7 +165,7 @@ def test_the_largest_scale_with_two_seeds_counts(checkout: Path) -> None:
 
 
 def test_differences_whose_sides_do_not_count_are_out_of_date(published: Pages) -> None:
-    """FedStyle's were measured with a diverged generator, which the store says of the numbers alone."""
+    """FedStyle's were measured with a diverged generator, which the store only records for the numbers."""
     old = [line for line in lines(published.stored, "fedstyle") if line.was is not None]
     assert {(line.judged.text, line.judged.where) for line in old if line.judged} <= {
         (difference.text, difference.where)
@@ -187,7 +187,7 @@ def test_the_summary_is_on_the_front_page() -> None:
 
 
 def test_stored_tables_are_made_without_training_to_the_same_numbers(tmp_path: Path) -> None:
-    """Without names: every table of the scale of which the store has anything."""
+    """Without names: every table of the scale with stored results."""
     stored = Stored(CELLS)
     found = reproduce(stored=True, scale="mini", out=tmp_path)
     assert [results.table.name for results in found] == stored.names("mini")

@@ -1,4 +1,4 @@
-"""Simpson's paradox: the data, the routing, and the whole story in one run."""
+"""Simpson's paradox: the data, the routing, and a complete run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site that is lost at one exchange of secure aggregation, for `dropouts`."""
+"""A site that dies at one exchange of secure aggregation, for `dropouts`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIES = "FEDSSL_TEST_DIES"  # STAGE:FILE in the environment of a site's processes
 
 
 def install() -> None:
-    """When it is asked for STAGE, the site says so in FILE and hangs until it is killed."""
+    """When it is asked for STAGE, the site writes FILE and hangs until it is killed."""
     last, marker = os.environ[DIES].split(":", 1)
     answer = SecureClient.answer
 

@@ -36,7 +36,7 @@ FLOAT32 = 2.0**-23  # relative rounding of a parameter
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         counted: clients whose integers are in the sum.
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def run_with_deaths(folder: Path, clients: int, stages: Sequence[str]) -> Outcome:
-    """Train one round with a server and sites in processes of their own.
+    """Train one round with a server and sites in separate processes.
 
     Args:
         folder: for everything that is written.
@@ -108,7 +108,7 @@ def run_with_deaths(folder: Path, clients: int, stages: Sequence[str]) -> Outcom
 
 @contextmanager
 def dying_before(stage: str | None, marker: Path) -> Iterator[None]:
-    """Processes that are started meanwhile hang when they are asked for `stage`."""
+    """Context manager; processes that are started inside hang when they are asked for `stage`."""
     if stage is not None:
         os.environ[DIES] = f"{stage}:{marker}"
     try:
@@ -118,7 +118,7 @@ def dying_before(stage: str | None, marker: Path) -> Iterator[None]:
 
 
 def plain_run(folder: Path, base: dict[str, Any], other: Path) -> Path:
-    """A run without secure aggregation in this process, of the clients that are in the other's sum."""
+    """A run in this process without secure aggregation, with the clients that are in the other run's sum."""
     replay = {"engine.name": REPLAY, "engine.seen": str(other / "metrics.jsonl")}
     return fedssl.run(base, out=folder / "plain", quiet=True, **replay).path
 

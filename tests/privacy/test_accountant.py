@@ -1,4 +1,4 @@
-"""ε beside what dp-accounting computes by itself, and beside published values."""
+"""ε compared with dp-accounting used directly, and with published values."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_workers_give_the_same_bits(private: fedssl.Run, tmp_path: Path) -> None
 
 
 def test_clients_are_drawn_independently(tmp_path: Path) -> None:
-    """Poisson sampling: numbers per round are binomial, and no client prefers another's company."""
+    """Poisson sampling: numbers per round are binomial, and clients are sampled independently."""
     from fedssl.config import load
     from fedssl.privacy.guard import SumGuard
 
@@ -305,7 +305,7 @@ def test_disabled_privacy_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_more_noise_moves_the_model_further(tmp_path: Path) -> None:
-    """A huge noise shows in the model: it is really added."""
+    """A large noise changes the model, so it is really added."""
     quiet, loud = (
         small_run(tmp_path / str(noise), rounds=1, **{**DP, "privacy.noise": noise}) for noise in (0.5, 50.0)
     )

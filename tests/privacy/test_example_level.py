@@ -46,7 +46,7 @@ MAE: dict[str, Any] = {
 def test_gradients_equal_those_of_single_images(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a naive second implementation: one backward pass for each image alone."""
+    """Compared with a naive implementation: one backward pass for each image."""
     config = load(SMALL, keys)
     model = build_network(config, (8, 8), 1, 0).model.train()
     objective, rng = config.objective, torch.Generator().manual_seed(1)
@@ -94,7 +94,7 @@ def test_a_table_of_positions_is_not_trained() -> None:
 
 
 def private_step(samples: torch.Tensor, noise: float, clip: float) -> torch.Tensor:
-    """The gradient that one step ends up with, times the expected number of images."""
+    """The gradient of one step, times the expected number of images."""
     privacy = load(SMALL, {**DP, **BYOL, "privacy.noise": noise, "privacy.clip": clip}).privacy
     parameter = nn.Parameter(torch.zeros(samples.shape[1:]))
     optimizer = ExampleTrainer(privacy, bytes(32), SpentFile(Path("unused"), True))._private([parameter], 8)
@@ -142,7 +142,7 @@ def test_images_are_drawn_independently(tmp_path: Path) -> None:
 
 
 def independent_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
-    """By dp-accounting itself, on a finer grid."""
+    """By dp-accounting directly, on a finer grid."""
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     accountant = PLDAccountant(value_discretization_interval=5e-4)
     return float(accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps)).get_epsilon(delta))

@@ -1,4 +1,4 @@
-"""The planning table says what the accountant says."""
+"""The planning table agrees with the accountant."""
 
 from __future__ import annotations
 

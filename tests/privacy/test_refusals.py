@@ -1,4 +1,4 @@
-"""What cannot be had together is refused before the run begins, and the message says what to set."""
+"""Incompatible settings are refused before the run starts, and the message says what to set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secure aggregation: exact sums, whoever is lost, and nothing but the sum."""
+"""Secure aggregation: exact sums with any dropouts, and nothing but the sum is revealed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TENSORS, NUMBERS = 33, 3
 
 
 class Site:
-    """A client with integers of its own; `dies` is the exchange before which it is lost."""
+    """A client with its own integers; `dies` is the exchange before which it drops out."""
 
     def __init__(self, folder: Path, number: int, dies: str = "", bits: int = 64) -> None:
         rng = np.random.default_rng(number)
@@ -41,7 +41,7 @@ class Site:
 
 
 class Wire:
-    """Carries questions and answers, and keeps a copy of every byte."""
+    """Transports questions and answers, and records every byte."""
 
     def __init__(self, sites: dict[int, Site]) -> None:
         self.sites, self.seen = sites, list[tuple[str, int, bytes]]()

@@ -116,7 +116,7 @@ def test_noise_in_shares_gives_the_same_bits_too(tmp_path: Path) -> None:
 def test_a_lost_client_only_misses_in_the_result(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is the one in which it had not trained, or, after its masked upload, the whole one."""
+    """The run equals one without the client or, after its masked upload, the complete one."""
     ask = InProcess.ask
 
     def without(self: InProcess, questions: Sequence[Question]):
@@ -149,7 +149,7 @@ def test_a_lost_client_only_misses_in_the_result(
 
 
 def test_a_site_that_is_restarted_or_dies_between_exchanges(tmp_path: Path) -> None:
-    """Its secrets are on its disk: a restarted site goes on, one that is gone is left out."""
+    """Secrets are on the site's disk: a restarted site continues, a lost one is left out."""
     sites = ["site-0", "site-1", "site-2"]
     nodes = site_nodes(tmp_path, load(THREE))
 
@@ -222,7 +222,7 @@ SCAN = """
 def test_no_upload_is_in_the_memory_or_files_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients train in processes of their own; the memory of this one, the server's, is searched."""
+    """Clients train in separate processes; the memory of this process, the server's, is searched."""
     ask, found = Workers.ask, {}
     copies = tmp_path / "copies"
     copies.mkdir()

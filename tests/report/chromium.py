@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its own protocol through a pair of pipes."""
+"""A headless Chromium, controlled by its DevTools protocol through a pair of pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find() -> str | None:
 
 
 class Chromium:
-    """One browser with one page; what goes wrong on the page is collected in `errors`."""
+    """One browser with one page; errors on the page are collected in `errors`."""
 
     def __init__(self, program: str) -> None:
         self.folder = tempfile.mkdtemp(prefix="chromium-")
@@ -125,7 +125,7 @@ class Chromium:
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def value(self, expression: str) -> Any:
-        """What a line of JavaScript gives."""
+        """The value of a JavaScript expression."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True
         )

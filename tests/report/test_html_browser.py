@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, answers to mouse and keyboard, and complains of nothing."""
+"""The page in a real browser: it draws, reacts to mouse and keyboard, and logs no errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write(file, paths, images=drawn):
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
-    """A finished run whose class is called like markup."""
+    """A finished run with a class name that is markup."""
     folder = tmp_path_factory.mktemp("single")
     classes = ("cat", EVIL)
     run = run_dir(
@@ -97,12 +97,12 @@ def click(browser, selector):
 
 
 def settle(browser):
-    """Charts are drawn when their size is known: after the next frame."""
+    """Wait until charts are drawn, which is after the next frame, when their size is known."""
     browser.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def chart(title):
-    """A selector of the chart with this title (its place is told by the accessible name)."""
+    """A selector of the chart with this title, found by its accessible name."""
     return f'svg[aria-label^="{title} over rounds"]'
 
 

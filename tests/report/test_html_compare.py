@@ -1,4 +1,4 @@
-"""Several runs: means, spreads and tests are those one works out by hand."""
+"""Several runs: means, spreads and tests against numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page says is what the files of the run say."""
+"""The page agrees with the files of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs images: maps and neighbors of a real (tiny) run."""
+"""The parts that need images: map and neighbors of a real, tiny run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file that needs nothing else, whatever names and paths contain."""
+"""The page is self-contained, whatever names and paths contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a run while it goes on."""
+"""The live page of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers get every number of a run, and a resumed run continues its own."""
+"""Trackers get every number of a run, and a resumed run continues its tracker run."""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""What the test suite needs for itself: a guard for processes, waiting, and a list of skipped tests."""
+"""Helpers of the test suite: a guard for processes, waiting, and a list of skipped tests."""

@@ -1,4 +1,4 @@
-"""A pytest of its own, with this suite's conftest, on a small test file."""
+"""A separate pytest, with this suite's conftest, on a small test file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests were skipped, why, and how to get what they need."""
+"""Which tests were skipped, why, and how to install what they need."""
 
 from __future__ import annotations
 

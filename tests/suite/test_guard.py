@@ -1,4 +1,4 @@
-"""Nothing that tests start outlives pytest, however pytest ends."""
+"""Processes started by tests end with pytest, however it ends."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_forgotten_processes_end_with_the_session(tmp_path):
 
 
 def test_other_processes_are_left_alone(tmp_path):
-    """The guard of the pytest inside ends what that one started; this pytest and its children go on."""
+    """The guard of the inner pytest ends its processes; this pytest and its children continue."""
     other = start_tree(tmp_path, "time.sleep(3600)")
     wait_until((tmp_path / "started").exists, "the tree should start", running=[other])
     inside = tmp_path / "inside"

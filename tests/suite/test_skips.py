@@ -1,4 +1,4 @@
-"""The end of a test run says what was skipped and how to get what was missing."""
+"""The end of a test run lists skipped tests and how to install what was missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits end when the condition holds, and fail when nothing moves for longer than this machine explains."""
+"""Waits end when the condition holds, and fail without progress for longer than this machine explains."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_files_that_grow_or_appear_are_progress(tmp_path):
 
 
 def test_processor_time_of_a_child_counts():
-    """The process that is asked about only waits."""
+    """The given process itself only waits."""
     busy = "while True: pass"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)

@@ -1,4 +1,4 @@
-"""Worker processes that start from one which has imported PyTorch already.
+"""Worker processes forked from one that has imported PyTorch already.
 
 Most of a short run with `engine.workers` is the start of its workers. Tests let the standard library's
 forkserver import what a worker needs once, and fork it for each worker: processes of their own, with no state

@@ -61,7 +61,7 @@ def small(write: Callable[..., Path]) -> Recipe:
 
 
 class FakeTraining:
-    """Writes what a run leaves behind. `fails` and `dies` look at the config."""
+    """Writes the files of a run. `fails` and `dies` are functions of the config."""
 
     def __init__(self) -> None:
         self.trained: list[Path] = []

@@ -1,4 +1,4 @@
-"""`fedssl compare`: rows named as the user named them, every format, and nothing trained twice."""
+"""`fedssl compare`: rows with the user's names, every format, and nothing trained twice."""
 
 import csv
 import json

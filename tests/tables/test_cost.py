@@ -69,7 +69,7 @@ def test_timing_a_step_restores_the_threads(objective: str) -> None:
 @pytest.mark.parametrize("image", [0.25, 0.001])
 def test_the_pace_is_a_line_through_two_sizes_of_batch(monkeypatch: pytest.MonkeyPatch, image: float) -> None:
     class Known:
-        """Steps that take as long as they are told, but for every second one, which is disturbed."""
+        """Steps with given times, of which every second one is disturbed."""
 
         def __init__(self, *_: object) -> None:
             self.taken = 0

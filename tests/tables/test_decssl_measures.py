@@ -1,4 +1,4 @@
-"""What recipes measure beside probes: the classifier end to end, and drift; and a logarithmic axis."""
+"""Measures of recipes other than probes: the end-to-end classifier and drift; and a logarithmic axis."""
 
 import json
 

@@ -165,7 +165,7 @@ def test_published_means_are_drawn_with_their_spread(write: Write, tmp_path: Pat
 def test_pages_show_the_pictures_of_runs_and_name_them(
     write: Callable[..., Path], training: FakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A picture for each thing that was asked of a run, of the first seed alone."""
+    """A picture for each evaluation of a run, for the first seed only."""
 
     def generate(path: Path, what: str, options: Mapping[str, Any]) -> dict[str, Any]:
         file = path / "generated" / f"{what}{len(options)}.png"

@@ -1,4 +1,4 @@
-"""Orderings of a recipe: which cells they compare, and how the relations are judged."""
+"""Orderings of a recipe: which cells they compare, and how they are tested."""
 
 from __future__ import annotations
 

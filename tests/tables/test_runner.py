@@ -161,7 +161,7 @@ def _hold(lock: Path, held: Path) -> None:
 
 
 def start(target: Callable[[Path, Path], None], lock: Path, file: Path) -> BaseProcess:
-    """Spawned, not forked: the guard of tests finds it."""
+    """Spawned, not forked, so that the guard of tests finds it."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=(lock, file))
     process.start()
     return process

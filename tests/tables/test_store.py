@@ -329,7 +329,7 @@ def test_published_means_are_marked_and_judged_by_the_t_test(small: Recipe, tmp_
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_spread_of_a_difference_is_at_most_the_sum_of_spreads(seed: int) -> None:
-    """What the verdict on unpublished differences relies on."""
+    """Verdicts on unpublished differences rely on this."""
     better, worse = np.random.default_rng(seed).normal(0, 1, (2, 3))
     bound = np.std(better, ddof=1) + np.std(worse, ddof=1)
     assert np.std(better - worse, ddof=1) <= bound

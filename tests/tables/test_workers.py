@@ -1,4 +1,4 @@
-"""Several cells at once, in processes of their own: same numbers, nothing outlives the command."""
+"""Several cells at once, in separate processes: same numbers, and no process outlives the command."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_killed_campaign_leaves_no_process_and_can_continue(
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and not a zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

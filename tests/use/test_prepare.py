@@ -1,4 +1,4 @@
-"""What the documentation says about preparing images gives the vectors of `fedssl embed`."""
+"""The documented preparation of images gives the vectors of `fedssl embed`."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def prepare():
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """Images of several shapes and kinds, a large JPEG that lies on its side among them."""
+    """Images of several shapes and kinds, including a large rotated JPEG."""
     root, rng = tmp_path_factory.mktemp("mixed"), np.random.default_rng(0)
     small = rng.integers(0, 256, (40, 56, 3), dtype=np.uint8)
     Image.fromarray(small).save(root / "wide.png")
@@ -43,7 +43,7 @@ def mixed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cropped(mixed, tmp_path_factory):
-    """A run in color on middle squares."""
+    """A run on color images cropped to central squares."""
     data = {"name": "folder", "root": str(mixed), "size": 16, "resize": "crop", "limit": 0}
     return small_run(
         tmp_path_factory.mktemp("cropped") / "run",

@@ -1,4 +1,4 @@
-"""The executable theory of Dec-SSL: solvers against independent ones, and the claims of §3.2 and §4.2."""
+"""The theory of Dec-SSL as code: solvers against independent ones, and the claims of §3.2 and §4.2."""
 
 import numpy as np
 import pytest
