@@ -36,7 +36,7 @@ def draw_landscapes(results: Results, file: Path) -> bool:
     """Draw the path of the global model over the loss, for the first seed of every cell."""
     from matplotlib.figure import Figure
 
-    found = _panels(results, "landscape")
+    found = panels_of(results, "landscape")
     if not found:
         return False
     columns = min(2, len(found))
@@ -58,7 +58,7 @@ def draw_styles(results: Results, file: Path) -> bool:
     from fedssl.papers.analysis.style import StyleMap
     from fedssl.papers.analysis.style import draw as draw_style
 
-    found = {name: seen for name, seen in _panels(results, "style").items() if isinstance(seen, dict)}
+    found = {name: seen for name, seen in panels_of(results, "style").items() if isinstance(seen, dict)}
     if not found:
         return False
     plot = Figure(figsize=(7.6, 3.6 * len(found)), layout="constrained")
@@ -106,12 +106,15 @@ def _short(numbers: Any) -> Any:
     return float(f"{float(numbers):.4g}")
 
 
-def _panels(results: Results, kind: str) -> dict[str, Data | str]:
+def panels_of(results: Results, kind: str) -> dict[str, Data | str]:
     """Return the data of the first seed by row and column; a message if a run lacks them."""
-    many = len(results.columns) > 1
+    drawn = results.table.figure
+    rows = (drawn and drawn.rows) or results.rows
+    columns = (drawn and drawn.columns) or results.columns
+    many = len(columns) > 1
     found: dict[str, Data | str] = {}
-    for row in results.rows:
-        for column in results.columns:
+    for row in rows:
+        for column in columns:
             outcome = next(iter(results.at(row, column)), None)
             if outcome is not None and not outcome.error:
                 name = f"{row}, {column}" if many else row

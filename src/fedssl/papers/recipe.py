@@ -24,15 +24,19 @@ SCALES: tuple[Scale, ...] = ("smoke", "mini", "midi", "paper")
 class _Scaled(table.Axis):
     """Fields of a recipe's rows and columns in addition to those of a table."""
 
-    scale: dict[Scale, dict[str, Any]] = Field({}, description="additional keys at one scale")
+    scale: dict[Scale, dict[str, Any]] = Field(
+        {}, description="additional keys at one scale; `measure` as for the row or column"
+    )
     scales: tuple[Scale, ...] = Field(SCALES, description="the scales that include it")
 
     def at(self, scale: Scale) -> dict[str, Any]:
         """Return the fields of a table's row or column at one scale."""
         from fedssl.tables.cells import overlay
 
-        kept = self.model_dump(exclude={"scale", "scales", "config"})
-        return {**kept, "config": overlay(overlay({}, self.config), self.scale.get(scale, {}))}
+        kept = self.model_dump(exclude={"scale", "scales", "config", "measure"})
+        keys = dict(self.scale.get(scale, {}))
+        measure = layers(self.measure, as_measure(keys.pop("measure", {})))
+        return {**kept, "measure": measure, "config": overlay(overlay({}, self.config), keys)}
 
 
 class Column(_Scaled, table.Column):

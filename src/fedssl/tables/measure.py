@@ -118,7 +118,15 @@ def _known(path: Path, protocol: str, options: Mapping[str, Any]) -> dict[str, A
 
 
 # Numbers that are computed from a curve over rounds, and the curve's key.
-CURVES = {"rounds-to": "probe.knn", "epochs-to": "probe.knn", "oscillation": "angle", "drift": "drift"}
+CURVES = {
+    "rounds-to": "probe.knn",
+    "epochs-to": "probe.knn",
+    "oscillation": "angle",
+    "drift": "drift",
+    "mu-capped": "mu_capped",
+    "predictor-replaced": "predictor_replaced",
+}
+SHARES = ("mu-capped", "predictor-replaced")  # means over the rounds that have them
 
 
 def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float) -> Reading:
@@ -134,6 +142,10 @@ def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float
         return Reading(1000 * oscillation(values), None)
     if measure.kind == "drift":
         return Reading(values[-1], None)
+    if measure.kind in SHARES:
+        if not values:
+            raise RunError(f"no round has {CURVES[measure.kind]}: choose a run of FedEMA or FedU")
+        return Reading(100 * sum(values) / len(values), None)
     if not curve:
         raise RunError(f"{measure.kind} needs the kNN monitor: set probe.every=1 in the recipe")
     assert measure.target is not None

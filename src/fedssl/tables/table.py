@@ -37,6 +37,8 @@ class Measure(Options):
         "oscillation",
         "drift",
         "drift-from-mean",
+        "mu-capped",
+        "predictor-replaced",
         "generate",
         "backdoor",
     ] = "linear"
