@@ -53,6 +53,28 @@ measure = "epochs-to"
     assert (epochs.kind, epochs.target) == ("epochs-to", 0.7)
 
 
+def test_a_scale_may_change_the_measure_of_a_column_and_of_a_row(write: Write) -> None:
+    text = """
+title = "t"
+[[column]]
+name = "fid"
+measure = { kind = "generate", what = "fid", number = "mean" }
+scale.mini = { rounds = 7, measure = { config = { count = 20 } } }
+[[row]]
+name = "a"
+scale.mini = { measure = { config = { features = "classifier" } } }
+"""
+    recipe = load(str(write(text)))
+    found = {}
+    for scale in ("mini", "paper"):
+        table = recipe.at(scale)
+        found[scale] = table.measure_of(table.rows[0], table.columns[0])
+        assert table.columns[0].config == ({"rounds": 7} if scale == "mini" else {})
+    assert found["mini"].config == {"count": 20, "features": "classifier"}
+    assert found["paper"].config == {}
+    assert found["mini"].number == found["paper"].number == "mean"
+
+
 def test_extending_adds_key_by_key_and_finds_the_file_beside(write: Write) -> None:
     write('paper = "P"\n[base]\nrounds = 3\ntrain = { lr = 0.1, epochs = 2 }\n', "common.toml")
     text = f'extends = "common"\ntitle = "t"\n[base]\ntrain = {{ lr = 0.2 }}\n{ROW}'
@@ -140,9 +162,6 @@ OTHER_IMAGES = {
     "decssl-figure8e": "CIFAR-100, Tiny ImageNet",
     "decssl-table4": "STL-10",
     "fedema-table8": "CIFAR-100",
-    "fedstyle-ablations": "Adaptiope",
-    "fedstyle-table2": "Office-Home, Adaptiope",
-    "fedstyle-table4": "Office-Home, Adaptiope",
     "ldawa-table5": "Tiny ImageNet",
     "ldawa-table7": "Tiny ImageNet",
     "padpaf-figure18": "CelebA",
@@ -182,6 +201,8 @@ def test_measures_are_the_protocols_and_the_counts() -> None:
         "epochs-to",
         "oscillation",
         "drift",  # from the received model, as metrics.jsonl has it
+        "mu-capped",  # FedEMA's clients with μ = 1
+        "predictor-replaced",  # FedU's
         "generate",
     } | {
         "drift-from-mean",  # of the protocol `drift`

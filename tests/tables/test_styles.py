@@ -13,7 +13,8 @@ from rich.console import Console
 from fedssl.config import load as load_config
 from fedssl.data.options import DataConfig
 from fedssl.errors import ConfigError, RunError
-from fedssl.papers.recipe import load
+from fedssl.papers.panels import draw_styles, panels_of
+from fedssl.papers.recipe import load, titles
 from fedssl.tables.cells import cells
 from fedssl.tables.cost import Images, Stopwatch, images, plan
 from fedssl.tables.dryrun import DryRun
@@ -21,6 +22,7 @@ from fedssl.tables.measure import read_number
 from fedssl.tables.orderings import comparisons
 from fedssl.tables.results import Results
 from fedssl.tables.runner import Outcome
+from fedssl.tables.store import Record
 from fedssl.tables.table import Measure
 
 Write = Callable[..., Path]
@@ -141,3 +143,67 @@ def test_a_folder_that_a_recipe_names_is_looked_for_in_the_folder_given(write: W
     assert cell.config.data.root == str(tmp_path / "sets" / "Office-Home")
     (cell,) = cells(recipe.at("paper"), 1, {})
     assert cell.config.data.root == "Office-Home"
+
+
+# --- FedStyle's own recipes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in titles() if name.startswith("fedstyle")])
+@pytest.mark.parametrize("scale", ["smoke", "mini", "paper"])
+def test_fedstyle_trains_with_plain_sgd_and_relu_only_in_its_projector(name: str, scale: str) -> None:
+    recipe = load(name)
+    if scale not in recipe.scales:
+        return
+    found = {
+        (
+            config.train.optimizer,
+            config.train.momentum,
+            config.train.weight_decay,
+            config.model.projector_norm,
+        )
+        for cell in cells(recipe.at(scale), 1, {}, need_images=False)
+        if (config := cell.config)
+    }
+    assert found == {("sgd", 0.0, 0.0, "none")}
+
+
+def test_the_best_method_has_momentum_but_not_where_a_generator_would_diverge() -> None:
+    for cell in cells(load("best-styles").at("mini"), 1, {}, need_images=False):
+        plain = cell.config.method.name == "fedstyle"
+        train, norm = cell.config.train, cell.config.model.projector_norm
+        assert (train.momentum, train.weight_decay) == ((0.0, 0.0) if plain else (0.9, 5e-4))
+        assert norm == ("none" if plain else "batch")
+
+
+def test_the_control_of_figure_4_has_clients_of_one_style() -> None:
+    for scale in ("smoke", "mini", "paper"):
+        found = {
+            cell.row: (cell.config, cell.measure)
+            for cell in cells(load("fedstyle-figure4").at(scale), 1, {}, need_images=False)
+        }
+        styled, control = found["1 client a style"][0], found["control: 3 clients of one style"][0]
+        assert "+" in styled.data.name
+        assert "+" not in control.data.name
+        assert (control.partition.scheme, control.partition.clients) == ("iid", 3)
+        assert control.method == styled.method
+        assert control.train == styled.train
+        one = found["1 client a style, styles in one client's encoder"]
+        assert one[0] == styled  # the same run, seen otherwise
+        assert one[1].config == {"protocol": {"encoder": "one"}}
+
+
+def test_a_picture_of_styles_has_the_rows_that_its_figure_names(write: Write, tmp_path: Path) -> None:
+    text = (
+        'title = "t"\n[[row]]\nname = "a"\n[[row]]\nname = "b"\nconfig = { seed = 1 }\n'
+        '[figure]\nkind = "style"\n'
+    )
+    panel = {"flat": [[0.0, 1.0], [2.0, 3.0]], "clients": [0, 1], "styles": [0, 0], "style_names": ["x"]}
+    for rows, shown in (("", ["a", "b"]), ('rows = ["b"]\n', ["b"])):
+        recipe = load(str(write(text + rows)))
+        outcomes = [
+            Outcome(cell, tmp_path, 1.0, record=Record(config={}, seed=0, panels={"style": panel}))
+            for cell in cells(recipe.at("smoke"), 1, {})
+        ]
+        results = Results(recipe.at("smoke"), 1, {}, outcomes)
+        assert list(panels_of(results, "style")) == shown
+        assert draw_styles(results, tmp_path / "style.png")
