@@ -16,7 +16,7 @@ from tests.small import SMALL
 
 from fedssl.cli import main
 from fedssl.config import load
-from fedssl.engines.flower import join, launch
+from fedssl.engines.flower import join, launch, process
 from fedssl.engines.flower.certs import make_certs
 from fedssl.engines.flower.home import Home
 from fedssl.engines.flower.journal import Output
@@ -213,4 +213,66 @@ def test_message_relays_do_not_load_pytorch(kind):
         f"import sys, fedssl.engines.flower.process, {modules[kind]}; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'timm', 'numba')))"
     )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Processes that an executor has started; they sleep, instead of running an app."""
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor.types import ExecutionSpec
+
+    found = []
+
+    def sleeper(kind, words, **options):
+        found.append(
+            subprocess.Popen(
+                [sys.executable, "-c", "import time; time.sleep(600)"],
+                **{name: value for name, value in options.items() if name == "stdin"},
+            )
+        )
+        return found[-1]
+
+    monkeypatch.setattr(process, "start", sleeper)
+    monkeypatch.setattr(process, "GRACE", 0.1)
+    executor = process._executor()
+
+    def launch_one(kind):
+        address, certificates, parent = "127.0.0.1:1", None, None
+        executor.launch(ExecutionSpec(kind, address, "token", True, certificates, False, parent, True, 1))
+        return found[-1]
+
+    yield lambda kind=TaskType.CLIENT_APP: launch_one(kind)
+    for each in found:
+        each.kill()
+        each.wait()
+
+
+def test_a_site_has_one_process_per_message(launched):
+    """One that takes too long to start is given up by Flower, which starts another for the next message."""
+    first = launched()
+    second = launched()
+    assert first.returncode == -signal.SIGKILL
+    assert second.poll() is None
+
+
+def test_a_process_that_has_answered_ends_by_itself(launched, monkeypatch):
+    monkeypatch.setattr(process, "GRACE", 60.0)
+    first = launched()
+    first.terminate()  # it ends a moment later
+    launched()
+    assert first.returncode == -signal.SIGTERM
+
+
+def test_a_site_sends_heartbeats_before_it_loads_pytorch():
+    """Flower gives up a process that has sent none for half a minute."""
+    code = """
+import sys
+import flwr.supernode.cli
+from fedssl.engines.flower import process
+
+flwr.supernode.cli.flwr_clientapp = lambda: sys.exit("torch" in sys.modules)
+sys.stdin = open("/dev/null")
+process.clientapp()
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -23,6 +23,8 @@ from flwr.supercore.app_utils import start_parent_process_monitor
 
 from fedssl.engines.flower.home import SECRET, TOKEN
 
+GRACE = 5.0  # seconds in which a process that has answered may end by itself
+
 
 def superlink() -> None:
     """Run the server: Flower's port behind the gate."""
@@ -71,13 +73,21 @@ def clientapp() -> None:
     """Run a site's part of a round, with the installed fedssl, whatever app the server sends."""
     from flwr.supernode.cli import flwr_clientapp
 
-    from fedssl.engines.flower.client import app
-
     running = _flower("flwr.supernode.runtime.run_clientapp")
     running.install_from_fab = lambda *_, **__: None
-    running.get_load_client_app_fn = lambda **_: lambda *_: app
+    running.get_load_client_app_fn = lambda **_: _load_client_app
     _take_token()
     flwr_clientapp()
+
+
+def _load_client_app(*_: object) -> object:
+    """Import the app, and PyTorch with it, only now that the process sends heartbeats.
+
+    Flower gives up a process that sends none for half a minute, and starts another one.
+    """
+    from fedssl.engines.flower.client import app
+
+    return app
 
 
 KINDS: dict[str, Callable[[], None]] = {
@@ -124,6 +134,8 @@ def _executor() -> object:
     from flwr.supercore.superexec.executor.types import ExecutionSpec
 
     class Executor(SubprocessExecutor):
+        latest: subprocess.Popen[bytes] | None = None
+
         def launch(self, spec: ExecutionSpec) -> LaunchResult:
             kind = TASK_TYPE_TO_COMMAND[spec.task_type].removeprefix("flwr-")
             if kind not in ("serverapp", "clientapp"):
@@ -134,11 +146,26 @@ def _executor() -> object:
             elif spec.root_certificates_path is not None:
                 words += ["--root-certificates", spec.root_certificates_path]
             output = subprocess.DEVNULL if spec.suppress_output else None
-            process = start(kind, words, output=output, stdin=subprocess.PIPE)
+            if kind == "clientapp":
+                self.end_latest()
+            process = self.latest = start(kind, words, output=output, stdin=subprocess.PIPE)
             assert process.stdin is not None
             with process.stdin:
                 process.stdin.write(spec.token.encode() + b"\n")
             return LaunchResult.accepted()
+
+        def end_latest(self) -> None:
+            """End the process of the previous message, which has answered, or which Flower has given up.
+
+            Without this, a site that starts processes too slowly would start more and more of them.
+            """
+            if self.latest is None:
+                return
+            try:
+                self.latest.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                self.latest.kill()
+                self.latest.wait()
 
     return Executor()
 
