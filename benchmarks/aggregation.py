@@ -4,8 +4,8 @@
 
 Every rule is timed from the first upload to the new global state, and divided by three times of
 the same run: one copy of the same bytes (`/copy`), fedssl's FedAvg (`/fedavg`), and Flower's
-(`/flower`, if flwr is installed). `bare sum` adds the uploads up and does nothing else, not even
-measure the angles that every rule reports. Rows take turns, and the best of the repeats counts:
+(`/flower`, if flwr is installed). `bare sum` adds the uploads up without anything else, not even
+the angles that every rule reports. Rows take turns, and the best of the repeats counts:
 processor time with one thread, which a busy machine distorts little, and wall time with more.
 
 Limits: fedavg ≤ 3 copies; l-dawa and m-dawa ≤ 1.5 fedavg; memory that does not grow with clients.
@@ -103,7 +103,7 @@ def uploads(states: list[State], clients: int) -> Iterator[Upload]:
 def timed(
     previous: State, statistics: frozenset[str], states: list[State], clients: int, rules: list[str]
 ) -> dict[str, Callable[[], Any]]:
-    """What is timed, by row."""
+    """The functions to time, by row."""
 
     def rule(name: str) -> Callable[[], Any]:
         def aggregate() -> None:
@@ -157,7 +157,7 @@ def flower(states: list[State], clients: int) -> Callable[[], Any]:
 
 
 def best_of(rows: dict[str, Callable[[], Any]], repeat: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Seconds by row. Rows take turns, so that a busy moment of the machine falls on all of them."""
+    """Seconds by row. Rows take turns, so that other load on the machine affects all of them."""
     best = dict.fromkeys(rows, float("inf"))
     for _ in range(repeat):
         for name, run in rows.items():
@@ -168,7 +168,7 @@ def best_of(rows: dict[str, Callable[[], Any]], repeat: int, clock: Callable[[],
 
 
 def peak_memory(clients: int, rules: list[str]) -> float:
-    """Megabytes that rules need at their peak beyond the uploads, in a process of its own."""
+    """Peak memory of the rules beyond the uploads in MB, measured in a separate process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_peak_memory, clients, rules).result()
 
@@ -176,7 +176,7 @@ def peak_memory(clients: int, rules: list[str]) -> float:
 def _peak_memory(clients: int, rules: list[str]) -> float:
     previous, statistics = resnet(), statistics_of_resnet()
     states = [perturbed(previous, 0)]
-    ctypes.CDLL(None).malloc_trim(0)  # what making the states left behind must not hide what rules need
+    ctypes.CDLL(None).malloc_trim(0)  # memory left from creating states must not hide what rules need
     before = _status("VmRSS")
     for name in rules:
         build(name)(previous, uploads(states, clients), statistics)
@@ -189,7 +189,7 @@ def _status(key: str) -> int:
 
 
 def table(clients: int, seconds: dict[str, float]) -> bool:
-    """Print the rows; whether all limits are kept."""
+    """Print the rows; returns whether all limits are met."""
     copy, fedavg, flwr = (seconds.get(name, float("nan")) for name in ("copy", "fedavg", "flower fedavg"))
     print(f"\n{clients} clients{'':10}ms    /copy  /fedavg  /flower")
     for name, value in seconds.items():

@@ -1,13 +1,13 @@
-"""A run on a machine that is also doing something else: views per second beside busy processes.
+"""A run on a machine with other load: views per second next to busy processes.
 
-A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops.
-A fair share is half of what it reaches idle. Settings are spin counts, how long OpenMP's threads wait before
-they sleep (fedssl.openmp has the default), compared with PyTorch as it is. Settings and conditions take
-turns.
+A run with as many threads as there are cores trains on an idle machine, then next to as many endless loops. A
+fair share is half of its speed on the idle machine. Settings are spin counts, which define how long OpenMP's
+threads wait before they sleep (fedssl.openmp has the default), compared with PyTorch's default. Settings and
+conditions take turns.
 
     python benchmarks/busy.py [--spins 1000,10000] [--pieces 20] [--turn 1] [--one-thread]
 
-The load average stands beside the ratios: on a machine that others use, too, they say less.
+The load average is printed next to the ratios, which mean less on a shared machine.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ratios import Ratio, report
 
 from fedssl import openmp
 
-UNBOUNDED = 300_000  # what the library takes where nobody says anything
+UNBOUNDED = 300_000  # the library's default
 IDLE, BUSY = "idle", "busy"
 
 
 @contextmanager
 def endless_loops(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that need a core each; stopped until they are let go."""
+    """Processes that need a core each, stopped until they are released."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         send(loops, signal.SIGSTOP)
@@ -54,7 +54,7 @@ def send(loops: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to wait: threads of the run, and how long they spin."""
+    """A setting: the run's threads, and how long they spin."""
 
     name: str
     threads: int
@@ -69,7 +69,7 @@ def seconds_per_round(
     plays: Mapping[Setting, Mapping[str, Play]], pieces: int, turn: float
 ) -> dict[Setting, dict[str, float]]:
     """Mean seconds of a round, by setting and condition."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that nothing is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that no process is left over
     contestants: dict[tuple[Setting, str], Contestant] = {}
     with endless_loops(os.cpu_count() or 1) as loops:
         try:

@@ -1,8 +1,8 @@
-"""Ten clients a round out of 10, 100, 1,000 or 10,000, each of which has a memory on disk (FedEMA, BYOL).
+"""Ten clients per round out of 10, 100, 1,000 or 10,000, all with a memory on disk (FedEMA, BYOL).
 
-In a first process all clients take part in one round, so that all have a memory. A second process takes the
-run up from there, with ten clients a round: its start-up, the time of its rounds and its peak of memory are
-measured, and the disk that the memories take. Every client has 8 images of 8×8 pixels.
+In a first process all clients take part in one round, so that all have a memory. A second process continues
+the run with ten clients per round. Measured are its start-up, the time of its rounds, its peak memory, and
+the disk space of the memories. Every client has 8 images of 8×8 pixels.
 
     python benchmarks/clients.py [--clients 10,100,1000,10000] [--rounds 20] [--width 8]
 """
@@ -32,7 +32,7 @@ IMAGES = 8
 
 
 class Timed(Listener):
-    """When the first round could begin, and what each took."""
+    """The time when the first round could start, and the time of each round."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()
@@ -62,7 +62,7 @@ def everyone_once(options: argparse.Namespace, clients: int, folder: Path) -> No
 
 
 def go_on(folder: Path, rounds: int) -> None:
-    """Resume with ten clients a round, and print what it took."""
+    """Resume with ten clients per round, and print the measurements."""
     (folder / "result.json").unlink()
     forget_details(folder / "metrics.jsonl")
     settings = tomllib.loads((folder / "config.toml").read_text())
@@ -75,7 +75,7 @@ def go_on(folder: Path, rounds: int) -> None:
 
 
 def forget_details(log: Path) -> None:
-    """Leave out what each client did in the first round: a log of rounds of ten has no such line."""
+    """Remove the clients from the first line of the log, because rounds of ten have no such line."""
     (line,) = map(json.loads, log.read_text().splitlines())
     log.write_text(json.dumps({**line, "clients": line["clients"][:10]}) + "\n")
 
@@ -122,7 +122,7 @@ def compare(found: dict[int, dict[str, float]]) -> None:
         note = f"{here['round']:.3f} and {least['round']:.3f} s"
         ratios.append(Ratio(f"a round of ten, {against}", times, most=1.2, note=note))
         note = f"{here['memory']:.0f} and {least['memory']:.0f} MB"
-        ratios.append(Ratio(f"peak of memory, {against}", peaks, most=1.2, note=note))
+        ratios.append(Ratio(f"peak memory, {against}", peaks, most=1.2, note=note))
         note = f"{here['ready']:.2f} and {least['ready']:.2f} s"
         ratios.append(Ratio(f"start-up, {against}", more, "ms a client", most=1.0, note=note))
         ratios.append(Ratio(f"disk, {clients:,} clients", here["disk"], "states a client", most=1.01))

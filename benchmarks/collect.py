@@ -1,9 +1,9 @@
-"""All benchmarks of speed, one after the other, into one page: `make bench`.
+"""Runs all speed benchmarks and collects them on one page: `make bench`.
 
     python benchmarks/collect.py [--only throughput,peers] [--page docs/results/speed.md]
 
-What was measured before stays on the page until it is measured again, each part with its date. Keep the
-machine idle meanwhile: all together take about an hour on two cores.
+Earlier measurements stay on the page until they are measured again; each part has its date. Keep the machine
+idle meanwhile: all parts take about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ PARTS: dict[str, tuple[str, list[str]]] = {
             "--peers flower --flower 1:0:quickstart,1:0 --set train.precision=bf16",
         ],
     ),
-    "methods": ("What methods cost", ["methods.py --against fedavg"]),
-    "passes": ("What methods cost beside their passes", ["methods.py --against passes --rounds 2"]),
+    "methods": ("Cost of methods", ["methods.py --against fedavg"]),
+    "passes": ("Cost of methods relative to their passes", ["methods.py --against passes --rounds 2"]),
     "clients": ("Many clients", ["clients.py"]),
     "workers": (
         "Two worker processes",
@@ -82,7 +82,7 @@ PARTS: dict[str, tuple[str, list[str]]] = {
 
 
 def measured(name: str) -> list[Ratio]:
-    """What a benchmark says, in a process of its own."""
+    """Run a benchmark in a separate process and return its ratios."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ratios.jsonl"
         for call in PARTS[name][1]:
@@ -103,7 +103,7 @@ def section(name: str) -> str:
 
 
 def machine() -> str:
-    """What it was measured on."""
+    """Describe the machine."""
     model = "an unknown processor"
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -134,7 +134,7 @@ def main() -> None:
     for name in options.only.split(","):
         try:
             text = section(name)
-        except (subprocess.CalledProcessError, FileNotFoundError):  # the others may well be measured
+        except (subprocess.CalledProcessError, FileNotFoundError):  # the others can still be measured
             failed.append(name)
             continue
         page = options.page.read_text(encoding="utf-8") if options.page.exists() else "# Speed\n"

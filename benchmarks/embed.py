@@ -4,7 +4,7 @@
 
 PNG files are read, decoded, embedded and written to Parquet; the bare loop has the same number
 of images in memory, in batches of the same size. The two take turns; the ratio is that of the fastest turns.
-Of small images, reading the files takes longer than a small encoder does: that is their limit, then.
+For small images and a small encoder, reading the files is the limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedssl.use.trained import Trained, load_trained
 
 
 def make_images(folder: Path, count: int, side: int) -> None:
-    """Smooth pictures, which compress as photographs do."""
+    """Smooth pictures, which compress like photographs."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for number in range(count):

@@ -1,12 +1,12 @@
 """Generates bad input: configs, images, archives, tables, answers of sites, and runs with damaged files.
 
-Each must be refused with an error in words: no other exception, no hang (30 seconds of a core, or 300 by the
-clock), no more than 4 GB of memory.
-An input that is not is made as small as possible and stored in tests/fuzz/corpus, which the tests replay.
+Each must be refused with a clear error: no other exception, no hang (30 seconds of a core, or 300 by the
+clock), no more than 4 GB of memory. Any other input is minimized and stored in tests/fuzz/corpus, which the
+tests replay.
 
     python benchmarks/fuzz.py [--examples 10000] [--seed 0] [--targets image,archive]
 
-Exits with 1 if anything was found. Pieces of a long run: other seeds, or some of the targets.
+Exits with 1 if anything was found. Split long runs by seeds or targets.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def limit_memory() -> None:
 
 
 def generate(name: str, target: Target, examples: int, number: int) -> tuple[int, BaseException | None]:
-    """Run a target; returns the number of inputs, and what went wrong."""
+    """Run a target; returns the number of inputs and the problems."""
     count, last = Counter[str](), {"input": None}
 
     @seed(number)

@@ -1,9 +1,9 @@
 """Runs that are killed at random moments end with the bits of runs that were not, metrics included.
 
-For each case a run is trained to its end. Then the same run is started and killed with SIGKILL, again and
-again, each time at a random moment of its start, of a round or between rounds; at last it is left alone.
-Compared with the first run: the checkpoints, every client's memory, the exported encoder, and every number in
-metrics.jsonl and result.json that no clock says. No temporary file or folder may be left.
+For each case a run is trained to its end. Then the same run is started and repeatedly killed with SIGKILL,
+each time at a random moment of its start, of a round or between rounds, and finally left to finish. Compared
+with the first run are the checkpoints, every client's memory, the exported encoder, and every number in
+metrics.jsonl and result.json except times. No temporary file or folder may be left.
 
     python benchmarks/kills.py [--cases fedema,ditto] [--kills 6] [--seed 0] [--json FILE]
 
@@ -134,14 +134,14 @@ def kill_and_compare(
 
 
 class Victim:
-    """A run in a process and a session of its own."""
+    """A run in its own process and session."""
 
     def __init__(self, config: Config, out: Path) -> None:
         self.config, self.out = config, out
         self.process = 0  # 0: none
 
     def start(self) -> None:
-        """Start the run, or continue what a killed process has left, unless it is running."""
+        """Start the run, or continue a killed one, unless it is running."""
         if self.process:
             return
         sys.stdout.flush()
@@ -165,11 +165,11 @@ class Victim:
             if found:
                 self.process = 0
                 if status:
-                    raise SystemExit(f"{self.out} ended with status {status} although nobody killed it")
+                    raise SystemExit(f"{self.out} ended with status {status} although it was not killed")
         return not self.process
 
     def reach(self, in_start: bool, chance: random.Random) -> bool:
-        """Wait for a random moment; whether the run has not ended before."""
+        """Wait for a random moment; returns whether the run is still running."""
         last = self.config.rounds - 1
         rounds = count_lines(self.out) if in_start else count_lines(self.out) + chance.randint(1, 3)
         while count_lines(self.out) < min(rounds, last):
@@ -193,7 +193,7 @@ class Victim:
         self.process = 0
 
     def finish(self) -> None:
-        """Let the run come to its end."""
+        """Let the run finish."""
         if not (self.out / "result.json").exists():
             self.start()
         while not self.ended():
@@ -223,7 +223,7 @@ def scratch_of(run: Path) -> list[Path]:
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """What differs between two finished runs, apart from what a clock says."""
+    """The differences between two finished runs, except times."""
     found = []
     names = {str(file.relative_to(run)) for run in (first, second) for file in run.rglob("*.safetensors")}
     names |= {"encoder.json", "partition.json"}
@@ -248,7 +248,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def timeless(value: Any) -> Any:
-    """Without what a clock says."""
+    """Remove times."""
     if isinstance(value, dict):
         return {key: timeless(part) for key, part in value.items() if key not in CLOCKS}
     return [timeless(part) for part in value] if isinstance(value, list) else value

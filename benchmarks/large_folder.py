@@ -27,11 +27,11 @@ from ratios import Ratio, report
 
 import fedssl
 
-ROUNDS = 4  # the first warms up
+ROUNDS = 4  # the first one is warm-up
 
 
 def make_images(folder: Path, count: int, side: int) -> None:
-    """Smooth pictures with some noise, which compress as photographs do, as `site/number.jpg`."""
+    """Smooth pictures with some noise, which compress like photographs, as `site/number.jpg`."""
     rng = np.random.default_rng(0)
     noise = rng.integers(-12, 13, (side, side, 3), dtype=np.int16)
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Fifty sites over TLS, of which 30 % are in trouble in every round, and a server that is killed.
+"""Fifty sites over TLS, of which 30 % have a fault in every round, and a server that is killed.
 
 Sites are processes on this machine (see `sites.py`) behind a proxy on the loopback interface. In each round a
 random 30 % of them are killed and started again, paused, slowed (each packet, by the proxy), or cut off (by
@@ -11,8 +11,8 @@ started again. In the end:
 
     python benchmarks/load.py FOLDER [--sites 50] [--rounds 20] [--minutes 3.5] [--seed 0]
 
-Stops after so many minutes with a power failure (everything is killed) and goes on when it is called again.
-The call that finishes the run compares, and exits with 1 if anything is amiss.
+Stops after this many minutes by killing everything, and continues when it is called again. The call that
+finishes the run compares the results, and exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fedssl.engines.checkpoint import file_of, load_checkpoint  # noqa: E402
 from fedssl.listener import Listener  # noqa: E402
 from fedssl.rundir import RunDir  # noqa: E402
 
-SHARE = 0.3  # of the sites in trouble in a round
+SHARE = 0.3  # of the sites with a fault in a round
 FAULTS = ("kill", "pause", "slow", "cut off")
 LONGEST = 20.0  # seconds of a fault
 TIMEOUT = 30.0  # seconds in which a site has to answer
@@ -103,7 +103,7 @@ class Proxy:
 
 
 class Federation:
-    """Server, sites, proxy, and the trouble they are in."""
+    """Server, sites and proxy, with their current faults."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.chance = options, random.Random(f"{options.seed} {time.time_ns()}")
@@ -121,7 +121,7 @@ class Federation:
         self.proxy = Proxy(self.place.port, options.sites)
         self.server: Process | None = None
         self.running: dict[int, int] = {}
-        self.until: dict[int, tuple[float, str]] = {}  # when a site's trouble ends, and what it is
+        self.until: dict[int, tuple[float, str]] = {}  # by site: when its fault ends, and which one it is
 
     def site(self, number: int) -> Light:
         name = self.place.names[number]
@@ -132,7 +132,7 @@ class Federation:
         return Light(name, port, str(certs), str(data), str(state), str(log))
 
     def run(self) -> None:
-        """Until the run has finished or the time is over; then a power failure."""
+        """Run until the federation has finished or the time is over; then kill everything."""
         end, seen = time.monotonic() + 60 * self.options.minutes, -1
         try:
             self.start_server()
@@ -174,7 +174,7 @@ class Federation:
                     self.start_server()
 
     def trouble(self, rounds: int) -> None:
-        """Choose sites for the round that begins, and what happens to them."""
+        """Choose sites and their faults for a new round."""
         well = [site for site in range(self.options.sites) if site not in self.until]
         hit = self.chance.sample(well, min(len(well), round(SHARE * self.options.sites)))
         for site in hit:
@@ -191,7 +191,7 @@ class Federation:
             self.proxy.cut[site] = fault == "cut off"
 
     def relieve(self) -> None:
-        """End troubles whose time is over."""
+        """End faults whose time is over."""
         for site, (end, fault) in list(self.until.items()):
             if time.monotonic() < end:
                 continue
@@ -209,7 +209,7 @@ class Federation:
 
 
 def known(folder: Path, sites: int) -> Sites:
-    """The federation of an earlier call, at another port."""
+    """Continue the federation of an earlier call, on another port."""
     found = Sites.__new__(Sites)
     found.folder, found.port, found.run = folder, free_port(), folder / "run"
     found.names = [f"site-{number}" for number in range(sites)]
@@ -222,7 +222,7 @@ def known(folder: Path, sites: int) -> Sites:
 
 
 def compare(options: argparse.Namespace) -> list[str]:
-    """Problems of a finished run; prints what happened in it."""
+    """Problems of a finished run; prints a summary of it."""
     run = RunDir(options.folder / "run")
     lines, problems = run.metrics(), []
     events = [json.loads(line) for line in (options.folder / "events.jsonl").read_text().splitlines()]
@@ -244,7 +244,7 @@ def compare(options: argparse.Namespace) -> list[str]:
 
 
 def differences(options: argparse.Namespace, run: RunDir) -> list[str]:
-    """What differs from a run in one process without faults, in which the same sites were left out."""
+    """The differences from a run in one process without faults, in which the same sites were left out."""
     replay = {"engine.name": "tests.engines.flower.processes:Replay", "engine.seen": str(run.metrics_file)}
     out = options.folder / "replayed"
     config = load(

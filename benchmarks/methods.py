@@ -1,11 +1,12 @@
-"""What a method costs: a round against one of FedAvg, or against the passes that its definition asks for.
+"""The cost of a method: a round relative to FedAvg's, or to the passes that its definition requires.
 
-FedEMA, FedU and L-DAWA do to FedAvg with BYOL what costs no pass through the network: fetch and write client
-memories, measure distances or angles. Ditto and APFL train two networks; FeatARC's two cluster models and the
-client's own see every image once in a round, and the chosen cluster model once more; FedStyle's style model
-sees every image and its outlines once in a round, and its infused features have a generator, a pass through
-the projector and a loss of their own (its style extraction, once in a client's life, is over before the clock
-starts). Those passes are made on tensors that lie ready, with nothing else. Everything takes turns.
+FedEMA, FedU and L-DAWA add no pass through the network to FedAvg with BYOL, only reading and writing client
+memories, and measuring distances or angles. Ditto and APFL train two networks. FeatARC passes every image
+through its two cluster models and the client's own model once per round, and through the chosen cluster model
+once more. FedStyle passes every image and its outlines through the style model once per round, and its
+infused features through a generator, the projector and a second loss (style extraction, once per client, is
+over before the clock starts). These passes are made on ready-made tensors, with nothing else. Everything
+takes turns.
 
     python benchmarks/methods.py [--encoder resnet8] [--width 16] [--steps 16] [--rounds 2]
                                  [--against fedavg,passes]
@@ -63,10 +64,10 @@ class Passes(Bare):
 
 
 class Needs(NamedTuple):
-    """What the definition of a method asks for."""
+    """The passes that the definition of a method requires."""
 
     networks: int = 1  # that train
-    seen_a_round: int = 0  # times that all images go through a frozen network
+    seen_a_round: int = 0  # passes of all images through a frozen network
     infused: bool = False  # FedStyle's second loss
 
 

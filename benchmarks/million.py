@@ -32,14 +32,14 @@ IMAGES = 1_000_000
 
 
 class Start(Timed):
-    """Counts from the start of Python; also the time of processors, which other programs do not change."""
+    """Counts from the start of Python; also processor time, which other programs do not change."""
 
     def started(self, info: RunInfo) -> None:
         self.ready, self.cpu = time.perf_counter() - BEGAN, time.process_time()
 
 
 def one(options: argparse.Namespace, clients: int) -> None:
-    """Train, and print what it took."""
+    """Train, and print the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(
             Path(options.images),

@@ -1,6 +1,6 @@
-"""Contestants that take turns, mostly of half a second: a machine that slows down slows all of them alike.
+"""Contestants that take turns, mostly of half a second, so that other load slows all of them equally.
 
-Each is a group of processes of its own. While one works, the others are stopped.
+Each is a separate group of processes. While one works, the others are stopped.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ WARM = 2  # pieces before those that count: the first finds cold caches, and wor
 
 
 def in_turns(plays: Mapping[str, Play], pieces: int, turn: float | None = SLICE) -> dict[str, list[float]]:
-    """Seconds that each piece of work took each contestant: some for warming up, and so many that count.
+    """Seconds of each piece of work by contestant, after some warm-up pieces.
 
     A turn of `None` is a piece. That is for contestants of several processes, which wait for each other anew
     whenever they are stopped in the middle of their work.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that nobody is left stopped for ever
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that no process stays stopped
     contestants: dict[str, Contestant] = {}
     try:
         for name, play in plays.items():
@@ -79,7 +79,7 @@ class Contestant:
             self._listen()
 
     def pieces(self) -> list[float]:
-        """Of the time between two ticks, what lay in turns of its own."""
+        """The part of the time between two ticks that was in its own turns."""
         turns = np.array(self.turns)
         worked = [np.clip(tick - turns[:, 0], 0, turns[:, 1] - turns[:, 0]).sum() for tick in self.ticks]
         return [float(seconds) for seconds in np.diff(worked)]
@@ -105,7 +105,7 @@ def _contestant(play: Play, pipe: Connection) -> None:
 
 
 class _Rounds(Listener):
-    """A piece of work is a round; what follows it (a checkpoint) counts as part of the next."""
+    """A piece of work is a round; what follows it (a checkpoint) counts for the next one."""
 
     def __init__(self, tick: Tick) -> None:
         self._tick = tick
@@ -131,17 +131,17 @@ def _repeat(make: Callable[[], Callable[[], object]], kept: bool, tick: Tick) ->
 
 
 def repeated(make: Callable[[], Callable[[], object]], kept: bool = True) -> Play:
-    """Work that is prepared once and done again and again; freed memory is kept, as a run keeps it."""
+    """Work that is prepared once and repeated; freed memory is kept, as in a run."""
     return partial(_repeat, make, kept)
 
 
 def whole_run(config: Config, folder: Path) -> Play:
-    """A run, files and all, of which a piece is a round."""
+    """A complete run with its files; a piece is a round."""
     return partial(_run, config, folder)
 
 
 def ratio(above: list[float], below: list[float]) -> float:
-    """Of all pieces that count together."""
+    """The pieces of all turns together."""
     return sum(above[WARM:]) / sum(below[WARM:])
 
 
@@ -165,7 +165,7 @@ def config_of(file: Path, **overrides: Any) -> Config:
         "model.width": 16,
         "train.batch_size": 128,
         "train.epochs": 1,
-        "rounds": 1000,  # as many as are asked for
+        "rounds": 1000,  # the requested number
         "checkpoint.every": 1,
         "probe.every": 0,
         "probe.protocol": "none",

@@ -1,8 +1,8 @@
 """FedAvg-SimCLR of Flower's simulation and Lightly's transforms and loss: a peer of `benchmarks/peers.py`.
 
-Written as one would who knows both: images, network and transform stay in Ray's processes from round to
-round, both views take one pass through a network in channels-last, nothing is evaluated, saved or printed.
-As the quickstarts of the two have it, each view takes a pass of its own, in PyTorch's default layout.
+Tuned by somebody who knows both: images, network and transform stay in Ray's processes from round to round,
+both views take one pass through a channels-last network, nothing is evaluated, saved or printed. In the
+variant of the two quickstarts, each view takes a separate pass in PyTorch's default layout.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
-    """When each round ended, its views, and their loss."""
+    """The end time, views and loss of each round."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients, at_once = work["clients"], work["at_once"]
     threads = max(1, (os.cpu_count() or 1) // at_once)
@@ -131,7 +131,7 @@ def simulate(work: dict[str, Any]) -> list[tuple[float, int, float]]:
             rounds.append((end, round(clients * mean["views"]), mean["loss"]))
 
     resources = {"num_cpus": threads, "num_gpus": 0.0}
-    # As many CPUs as Ray is told of, so many clients at once.
+    # Ray trains as many clients at once as it is given CPUs.
     ray: dict[str, Any] = {"num_cpus": at_once * threads, "include_dashboard": False, "log_to_driver": False}
     run_simulation(server, app, clients, backend_config={"init_args": ray, "client_resources": resources})
     return rounds

@@ -1,7 +1,7 @@
 """FedAvg-SimCLR of pfl-research's simulation in one process, on ready-made views: a peer of `peers.py`.
 
-Network, loss and step are those of fedssl, so what is compared is what the two do around them. It evaluates
-nothing and averages parameters only: statistics of BatchNorm go from client to client.
+Network, loss and step are those of fedssl, so the comparison is about everything around them. It evaluates
+nothing and averages parameters only: BatchNorm statistics are passed from client to client.
 """
 
 # mypy: disable-error-code="import-not-found", allow-subclassing-any
@@ -33,7 +33,7 @@ from fedssl.models.heads import project
 from fedssl.models.model import Model
 from fedssl.objectives.simclr import nt_xent
 
-MANY = 1000  # rounds: whoever listens ends the process
+MANY = 1000  # rounds: the receiver ends the process
 
 
 class SimCLR(nn.Module):
@@ -48,12 +48,12 @@ class SimCLR(nn.Module):
         return nt_xent(project(self.network, torch.cat((one, other))), self.temperature)
 
     def metrics(self, one: Tensor, other: Tensor) -> Mapping[str, Any]:
-        """Nothing to speak of: pfl insists on an evaluation in the first round."""
+        """An empty evaluation, because pfl requires one in the first round."""
         return {"images": Weighted(len(one), len(one))}
 
 
 class Watch(TrainingProcessCallback):
-    """Ticks after each round, in which so many views were seen."""
+    """Ticks after each round, and counts its views."""
 
     def __init__(self, model: SimCLR, views: int, tick: Callable[[], None]) -> None:
         self.model, self.views, self.tick = model, views, tick
@@ -69,7 +69,7 @@ class Watch(TrainingProcessCallback):
 
 
 def simulate(work: dict[str, Any], tick: Callable[[], None]) -> None:
-    """Tick when all is ready, and after each of many rounds."""
+    """Tick when everything is ready, and after each of many rounds."""
     torch.set_num_threads(os.cpu_count() or 1)
     network: Model = torch.load(f"{work['folder']}/model.pt", weights_only=False)
     model = SimCLR(network.to(memory_format=torch.channels_last), work["temperature"]).train()

@@ -8,20 +8,20 @@ All train the same network from the same weights on as many views with the same 
 
 - `fedssl` with everything switched on: views, checkpoints in every round, logging.
 - `flower`, Flower's simulation (FedAvg, Ray) with Lightly's SimCLR transform and loss: see peer_flower.py.
-- `pfl`, pfl-research in one process on views that lie ready in memory: see peer_pfl.py. It is left out where
-  it is not installed.
+- `pfl`, pfl-research in one process on ready-made views in memory: see peer_pfl.py. It is left out if it is
+  not installed.
 
-fedssl and pfl-research take turns of half a second (see pacing.py). Flower has processes that cannot be
-stopped so: there, whole runs take turns, each in a process of its own. The clock of the first round starts
-before Python does; speed is that of all later rounds. Of all turns the best counts, of the first round and
-of the speed apart: whatever else a machine does makes it slower and never faster.
+fedssl and pfl-research take turns of half a second (see pacing.py). Flower's processes cannot be stopped this
+way, so whole runs take turns, each in a separate process. The time of the first round is measured from the
+start of Python, the speed over all later rounds. The best of all turns counts, separately for the first round
+and the speed, because other load only makes a run slower.
 
-`--flower` names settings of that peer, each as CLIENTS AT ONCE:LOADERS: Ray trains so many clients at once,
-which share the cores, each with so many DataLoader workers (0: views are made in the training process). 1:0
-is what a simulation does on two cores if nothing is set; of 1:2, 2:0 and 2:2 the second was the fastest.
-`1:0:quickstart` is written as the two projects' quickstarts are, the others are tuned. Each setting has a row
-of its own; the goal is for those of one client at a time. `--workers` names numbers of fedssl's worker
-processes, of which the best counts; `--set` changes keys of it.
+`--flower` lists settings of that peer as CLIENTS:LOADERS: the number of clients that Ray trains at once,
+which share the cores, and of DataLoader workers of each (0: views are made in the training process). 1:0 is
+the default of a simulation on two cores; of 1:2, 2:0 and 2:2 the second was the fastest. `1:0:quickstart` is
+written like the two projects' quickstarts, the others are tuned. Each setting has its own row; the goal is
+for those with one client at a time. `--workers` lists numbers of fedssl's worker processes, of which the best
+counts; `--set` changes its keys.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ NEEDS = {
 }
 SPEED = {"resnet8": 2.5, "resnet18": 1.25}  # goals against Flower
 FIRST_ROUND, READY_MADE = 3.0, 0.95
-# No process shall wait for a network, nor join a Ray that runs already.
+# No process may wait for a network or join a running Ray cluster.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": ""}
 
 
 def prepare(options: argparse.Namespace, folder: Path) -> None:
-    """Images, network and config that all start from, and for peers the numbers of that config."""
+    """The images, network and config that all start from, and the config's numbers for the peers."""
     import numpy as np
     import torch
 
@@ -83,7 +83,7 @@ def prepare(options: argparse.Namespace, folder: Path) -> None:
         },
     )
     write_toml(folder / "config.toml", config.to_dict())
-    # As a file, which brings the network's own modules and no others: peers do not import all of fedssl.
+    # As a file that only loads the network's own modules, so that peers do not import all of fedssl.
     torch.save(build_network(config, (32, 32), 3, 0).model, folder / "model.pt")
     work = {
         "folder": str(folder),
@@ -121,7 +121,7 @@ def fedssl_run(folder: Path, workers: int) -> list[tuple[float, int, float]]:
 
 
 def child(name: str, folder: Path) -> None:
-    """What a process of its own does. Only what it needs is imported, since that takes part of its time."""
+    """The work of a separate process. It imports only what it needs, because imports count in its time."""
     head, *setting = name.split()
     if head == "fedssl":
         rounds = fedssl_run(folder, int(setting[0]))
@@ -136,10 +136,10 @@ def child(name: str, folder: Path) -> None:
 
 
 class Pace(NamedTuple):
-    """What is known of a process when it has ended."""
+    """The measurements of a process."""
 
     first: float  # seconds until the end of round 1
-    speed: float  # views per second from then on
+    speed: float  # views per second afterwards
     views: int
     loss: float  # of the last round
 
@@ -158,7 +158,7 @@ def start(name: str, folder: Path) -> Pace:
 
 
 def take_turns(names: list[str], repeat: int, folder: Path) -> dict[str, Pace]:
-    """The best turn of each framework and setting; of fedssl, over its settings, too."""
+    """The best turn of each framework and setting; for fedssl, the best over its settings."""
     best: dict[str, Pace] = {}
     for _ in range(repeat):
         for name in names:
@@ -181,7 +181,7 @@ def take_turns(names: list[str], repeat: int, folder: Path) -> dict[str, Pace]:
 
 
 def ratios(best: dict[str, Pace], what: str, encoder: str) -> list[Ratio]:
-    """Goals are for a peer as it comes: of Flower, one client at a time."""
+    """Goals are for a peer's default: with Flower, one client at a time."""
     own, found = best["fedssl"], []
     flowers = [name for name in best if name.startswith("flower")]
     plain = [name for name in flowers if name.startswith("flower 1:0")]
@@ -222,14 +222,14 @@ def against_pfl(options: argparse.Namespace, folder: Path, what: str) -> Ratio:
 def pfl_rounds(work: dict[str, Any], tick: Callable[[], None]) -> None:
     import multiprocessing
 
-    multiprocessing.current_process().name = "MainProcess"  # pfl takes any other for a DataLoader's
+    multiprocessing.current_process().name = "MainProcess"  # pfl assumes that any other is a DataLoader's
     from peer_pfl import simulate
 
     simulate(work, tick)
 
 
 def installed(peers: list[str]) -> list[str]:
-    """Those whose packages are there; of the others a line says how to get them."""
+    """The peers that are installed; prints how to install the others."""
     found = []
     for peer in peers:
         packages, remedy = NEEDS[peer]

@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    memory = neighbours(options)  # first, so that nothing else has raised the peak of memory
+    memory = neighbours(options)  # first, so that nothing else has raised the peak memory
     report([*compare(options), memory])
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks say: ratios, each with its goal. `make bench` puts them all into one table."""
+"""The results of benchmarks: ratios with goals. `make bench` collects them on one page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Ratio:
     value: float
     unit: str = "×"
     least: float | None = None  # the goal: at least this,
-    most: float | None = None  # or at most that; neither: a number to know, without a goal
+    most: float | None = None  # or at most that; neither: no goal
     note: str = ""
 
     @property
@@ -42,7 +42,7 @@ HEAD = "| what | measured | goal | reached | |\n|---|---|---|---|---|"
 
 
 def report(ratios: Iterable[Ratio]) -> None:
-    """Print a table; `make bench` also wants it as lines of JSON in the file that FEDSSL_RATIOS names."""
+    """Print a table; for `make bench`, also write lines of JSON to the file that FEDSSL_RATIOS names."""
     listed = list(ratios)
     print("\n".join([HEAD, *(ratio.row() for ratio in listed)]), flush=True)
     if file := os.environ.get("FEDSSL_RATIOS"):

@@ -1,8 +1,8 @@
-"""What one client of a round costs the server: bytes each way, and time of a core to read, check and add it.
+"""The server's cost of one client in a round: bytes each way, and time to read, check and add its upload.
 
     python benchmarks/scale.py [--repeats 5]
 
-docs/scale.md computes from these numbers what large federations need.
+docs/scale.md estimates the needs of large federations from these numbers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def once(data: bytes, state: dict[str, object], longest: int) -> tuple[float, float, float]:
-    """Seconds of a core to read, to check and to add one upload."""
+    """Seconds on one core to read, to check and to add one upload."""
     began = time.process_time()
     uploads = [Upload(client, wire.unpack(data, longest), 10, 0.5) for client in range(UPLOADS)]
     read = time.process_time()

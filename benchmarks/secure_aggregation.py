@@ -1,10 +1,10 @@
-"""What secure aggregation and noise cost: time and bytes of a round, beside plain rounds of the same run.
+"""The cost of secure aggregation and noise: time and bytes of a round, relative to plain rounds.
 
     python benchmarks/secure_aggregation.py --clients 10 50 --repeat 3
 
 Every client trains one step on two digits, so that a round is mostly communication and aggregation. Modes
-take turns, and the best of the repeats counts. All clients are in one process: with real sites the clients'
-part of the work runs at all sites at once.
+take turns, and the best of the repeats counts. All clients are in one process; real sites do the clients'
+part of the work in parallel.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def measure(clients: int, width: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """The second of two rounds."""
+    """Time and bytes of the second of two rounds."""
     sizes = {"partition": {"scheme": "iid", "clients": clients}, "model.width": width}
     with tempfile.TemporaryDirectory() as folder:
         run = fedssl.run(BASE, out=Path(folder) / "run", quiet=True, **sizes, **keys)

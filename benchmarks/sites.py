@@ -1,9 +1,9 @@
-"""Many sites on one machine: each a process with its own key, images and memory, over Flower and TLS.
+"""Many sites on one machine, each a process with its own key, images and memory, over Flower and TLS.
 
 `fedssl client` starts an interpreter for every task, which takes seconds of a core. Here all sites are forked
-from one process that has imported PyTorch. Each talks to the server as `fedssl client` does, by Flower's own
-connection and with the site's key, and works with the same code (`fedssl.engines.flower.client`) in a folder
-of its own. What is different: a site stays one process from task to task.
+from one process that has imported PyTorch. Each communicates with the server like `fedssl client`, by
+Flower's own connection and with the site's key, and runs the same code (`fedssl.engines.flower.client`) in
+its own folder. The only difference is that a site remains one process from task to task.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from flwr.supernode import fleet_http_connection
 
 from fedssl.engines.flower.client import app
 
-POLL = 1.0  # seconds between two questions for a task
-HEARTBEAT = 10  # seconds; the server misses a site after two intervals
+POLL = 1.0  # seconds between two requests for a task
+HEARTBEAT = 10  # seconds; the server considers a site lost after two intervals
 
 
 @dataclass(frozen=True)
 class Light:
-    """A site: where its server is, its keys and certificates, its images and its memory."""
+    """A site: the address of its server, its keys and certificates, its images and its memory."""
 
     name: str
     port: int
@@ -97,12 +97,12 @@ class Zygote:
 
 
 def lost(_: int, reason: str = "", **__: Any) -> None:
-    """In place of Flower's exit, after which a process would be ended: the site tries again."""
+    """Replaces Flower's exit, which would end the process: the site tries again."""
     raise ConnectionError(reason)
 
 
 def run_site(site: Light) -> None:
-    """The whole life of a site's process."""
+    """The main function of a site's process."""
     output = os.open(site.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -145,7 +145,7 @@ def serve(site: Light) -> None:
 
 
 def answer(reply: Message, send: Callable[..., Any], push: Callable[..., None]) -> None:
-    """Send a reply as Flower does: first what it consists of, then the parts that the server lacks."""
+    """Send a reply like Flower: first the list of its parts, then the parts that the server lacks."""
     reply.metadata.__dict__["_message_id"] = reply.object_id
     with no_object_id_recompute():
         tree, parts = get_object_tree(reply), get_all_nested_objects(reply)

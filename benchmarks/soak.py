@@ -1,4 +1,4 @@
-"""A run of 1,000 rounds: memory, files and threads stay what they were.
+"""A run of 1,000 rounds: memory, files and threads do not grow.
 
 Measured after every round and averaged over rounds 51 to 150 and over the last 100: memory, open files and
 threads of the run's processes, files and bytes in its folder, seconds of a round. Clients have memories
@@ -43,7 +43,7 @@ KEYS: dict[str, Any] = {
 
 
 class Watch(Listener):
-    """Takes the measures of this process and its workers after every round."""
+    """Measures this process and its workers after every round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.me = folder, psutil.Process()

@@ -1,14 +1,14 @@
 """Views per second of a whole federated run against a bare step loop on ready-made tensors.
 
-Both train the same network (32×32×3) with equal batches. The run has several clients and everything
-switched on: views, target networks, aggregation, client memories, checkpoints, logging. The bare loop is
-forward (the target network's too), loss, backward, optimizer step and target update on views that lie ready
-in memory, with freed memory kept. The two take turns.
+Both train the same network (32×32×3) with equal batches. The run has several clients and everything enabled:
+views, target networks, aggregation, client memories, checkpoints, logging. The bare loop is forward
+(including the target network's), loss, backward, optimizer step and target update on ready-made views in
+memory, with freed memory kept. The two take turns.
 
     python benchmarks/throughput.py [--objectives simclr] [--encoders resnet8:16] [--batch 128] [--clients 5]
                                     [--steps 6] [--rounds 5] [--set train.precision=bf16]
 
-`--set` changes keys of the run, and not of the bare loop.
+`--set` changes keys of the run, but not of the bare loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OBJECTIVES = "simclr,moco-v2,simsiam,byol,barlow-twins"
 
 
 class Bare:
-    """The step loop alone, on views that lie ready in memory."""
+    """The step loop alone, on ready-made views in memory."""
 
     def __init__(self, config: Config, steps: int) -> None:
         self.config, self.steps = config, steps

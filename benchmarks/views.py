@@ -2,8 +2,8 @@
 
     python benchmarks/views.py [--batch 128] [--side 32] [--threads 2] [--repeats 5]
 
-Both make two views of every image of the same batch with the same recipe, and take turns, so that
-whatever else the machine does meets both. Times are the fastest of all turns.
+Both make two views of every image of the same batch with the same recipe, and take turns, so that other load
+affects both. Times are the fastest of all turns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keys and images for a trial, where they are missing: python trial.py KEYS IMAGES SITE [SITE …]
+"""Create missing keys and images for a trial: python trial.py KEYS IMAGES SITE [SITE …]
 
-Every site gets handwritten digits of its own; folders of classes are their labels.
+Every site gets its own handwritten digits; folders of classes are their labels.
 """
 
 from __future__ import annotations

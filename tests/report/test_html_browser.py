@@ -181,9 +181,9 @@ def test_arrow_keys_show_values(browser, single):
     assert tip(browser) is None
     browser.value("document.querySelector('svg[data-chart=confusion]').focus()")
     browser.press("ArrowRight", "ArrowRight")
-    assert browser.value(spoken) == f"cat, taken for {EVIL}: 3 of 10 images (30.0 %)"
+    assert browser.value(spoken) == f"cat, predicted as {EVIL}: 3 of 10 images (30.0 %)"
     browser.press("ArrowDown")
-    assert browser.value(spoken) == f"{EVIL}, recognized: 8 of 10 images (80.0 %)"
+    assert browser.value(spoken) == f"{EVIL}, correct: 8 of 10 images (80.0 %)"
     browser.value("document.querySelector('svg[data-chart=map]').focus()")
     browser.press("End")
     assert "client 1" in browser.value(spoken)

@@ -1,6 +1,6 @@
 "use strict";
 
-// Elements, numbers as people write them, colors. Text becomes text nodes and never markup.
+// Elements, formatted numbers, colors. Text becomes text nodes and never markup.
 
 function fill(node, properties, children) {
   for (const [name, value] of Object.entries(properties || {})) {
@@ -71,7 +71,7 @@ const color = (place, number) =>
   number <= PALETTE ? `var(--c${place % PALETTE})` : `hsl(${Math.round((360 * place) / number)} 58% var(--lightness))`;
 const swatch = (paint) => html("span", { class: "swatch", style: `background:${paint}`, "aria-hidden": "true" });
 
-// Round numbers from low to high, about so many.
+// About this many round numbers from low to high.
 function ticks(low, high, about) {
   const raw = (high - low) / Math.max(about, 1);
   if (!(raw > 0)) return [low];

@@ -1,10 +1,10 @@
-// What all charts share: a caption, a size that follows the page, hover, and arrow keys.
+// The common part of all charts: a caption, a size that follows the page, hover, and arrow keys.
 
 // `draw(picture, width, height)` fills an SVG and returns what can be pointed at:
 //   at(x, y)      the mark nearest to a point of the picture, or null
 //   step(key, mark)  the mark that an arrow key leads to from `mark` (null: none yet)
-//   show(mark)    marks it in the picture; {x, y, tip: nodes, text: for those who listen}
-//   clear()       takes the marking away
+//   show(mark)    highlights it; returns {x, y, tip: nodes, text: for screen readers}
+//   clear()       removes the highlight
 function chart({ title, about, name, height, draw, kind }) {
   const picture = svg("svg", { role: "img", tabindex: "0", "aria-label": name, "data-chart": kind });
   const figure = html("figure", {},
@@ -65,7 +65,7 @@ function along(key, mark, number) {
   return Math.min(number - 1, Math.max(0, mark + move));
 }
 
-// Axes, and how values become places. Returns {x, y, left, top, right, bottom}.
+// Axes, and the mapping from values to positions. Returns {x, y, left, top, right, bottom}.
 function axes(picture, width, height, { xs, ys, unit, xLabel, xTicks, xNames, margin }) {
   let [low, high] = ys;
   const pad = low === high ? Math.abs(low) * 0.1 || 0.5 : margin * (high - low);

@@ -68,14 +68,14 @@ function confusionChart(probe) {
   const rows = probe.confusion.map((row) => ({ row, total: row.reduce((sum, count) => sum + count, 0) }));
   const number = names.length;
   const labelled = number <= 24;
-  const name = `Confusion of the ${probe.protocol} probe: rows are true classes, columns what they are taken for. Arrow keys read cells.`;
+  const name = `Confusion of the ${probe.protocol} probe: rows are true classes, columns are predictions. Arrow keys read cells.`;
 
   function draw(picture, width, height) {
     const left = labelled ? 10 + 6.4 * Math.max(...names.map((text) => shortName(text).length)) : 24;
     const bottom = labelled ? Math.min(90, left + 14) : 24;
     const side = Math.min((width - left - 6) / number, (height - bottom - 20) / number);
     const top = 16;
-    picture.append(svg("text", { x: left, y: 10 }, "true ↓   taken for →"));
+    picture.append(svg("text", { x: left, y: 10 }, "true ↓   predicted →"));
     rows.forEach(({ row, total }, truth) => {
       row.forEach((count, taken) => {
         const share = total ? count / total : 0;
@@ -108,7 +108,7 @@ function confusionChart(probe) {
       layer.append(svg("rect", { class: "cursor", x: left + taken * side - 1, y: top + truth * side - 1, width: side + 1, height: side + 1 }));
       const { row, total } = rows[truth];
       const share = total ? row[taken] / total : 0;
-      const text = truth === taken ? `${names[truth]}, recognised` : `${names[truth]}, taken for ${names[taken]}`;
+      const text = truth === taken ? `${names[truth]}, correct` : `${names[truth]}, predicted as ${names[taken]}`;
       const count = `${written(row[taken], "count")} of ${written(total, "count")} images (${written(share, "percent")})`;
       return {
         x: left + (taken + 0.5) * side, y: top + truth * side, tip: [html("b", {}, text), html("div", {}, count)], text: `${text}: ${count}`,

@@ -1,4 +1,4 @@
-// Puts the sections on the page; on a live page, asks for news and builds anew what has changed.
+// Puts the sections on the page; a live page polls for changes and rebuilds what has changed.
 
 let shown = JSON.parse(document.getElementById("document").textContent);
 const drawn = {}; // by section: what it was built from
@@ -38,7 +38,7 @@ function ago(time) {
   return `${seconds(Math.floor(apart))} ago`;
 }
 
-// What is going on: [class of the badge, word, more words].
+// The status of the run: [class of the badge, word, more words].
 function situation({ finished, done, rounds, labelled, written: at, round_seconds: each }) {
   if (finished) return ["good", "finished", rounds === 1 ? "1 round" : `${rounds} rounds`];
   const progress = `round ${done} of ${rounds}`;
@@ -66,7 +66,7 @@ function header() {
       shown.lost && html("span", { class: "badge bad" }, "no answer: `fedssl watch` has ended; this is the last state")));
   document.getElementById("footer").replaceChildren(
     `fedssl ${shown.version} · made ${new Date(1000 * shown.made).toLocaleString()}`,
-    shown.live ? " · live: this page looks for news by itself" : "");
+    shown.live ? " · live: this page updates itself" : "");
 }
 
 function navigation() {

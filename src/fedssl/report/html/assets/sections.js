@@ -1,5 +1,5 @@
 // The sections of the page, top to bottom. Each takes what it shows from the document (null: nothing to
-// show) and builds it; `set` changes the state of the page and builds the section anew.
+// show) and builds it; `set` changes the state of the page and rebuilds the section.
 
 const state = {
   run: null, hidden: [], lines: "settings", each: false, reference: null, measure: null,
@@ -60,7 +60,7 @@ function ranking({ groups, measures, table }) {
   return [html("h3", {}, measure.label), bars(measure.label, entries), found.length > 12 && html("p", { class: "soft" }, `and ${found.length - 12} more, in the table below`)];
 }
 
-// What is left of the summary of a single run: the first sentence and the warnings stand at the top.
+// The rest of the summary of a single run: the first sentence and the warnings are at the top.
 function buildAbout({ run }) {
   const rest = run.summary.slice(1).filter((sentence) => !run.warnings.includes(sentence));
   return html("div", { class: "beside" }, html("div", {}, rest.map((sentence) => html("p", {}, sentence))), tiles(run.facts));
@@ -104,7 +104,7 @@ function buildComparison({ groups, measures, table, pairs, differences }, set) {
       [["setting", "text"], ["seeds", "text"], ...measures.map(({ label }) => [label, "number"])], rows),
     groups.length > 1 && buildPairs(groups, measures, pairs, name, set),
     differences.length > 0 && [html("h3", {}, "What differs"),
-      plainTable("Keys of the config that are not the same everywhere.",
+      plainTable("Config keys that differ between settings.",
         [["key", "text"], ...groups.map((group) => [group.name, "text"])],
         differences.map(({ key, values }) => html("tr", {}, html("th", { scope: "row", class: "key" }, key),
           values.map((value) => html("td", { class: "value" }, value === null ? NONE : setting(value))))))],
@@ -224,14 +224,14 @@ function buildResults({ probes }, set) {
     html("td", { class: "number" }, written(each.macro_f1, "percent"))));
   const classes = (probe.per_class || []).map((row) => [row.class, row.count, row.precision, row.recall, row.f1]);
   return [
-    plainTable("Every probe beside the same probe on the untrained encoder.",
+    plainTable("Every probe next to the same probe on the untrained encoder.",
       [["probe", "text"], ["encoder", "text"], ["images", "text"], ["accuracy", "number"], ["untrained", "number"], ["gain", "number"], ["macro-F1", "number"]], rows),
     probes.length > 1 && html("div", { class: "controls" }, picker("details of", names.map((each) => [each, each]), names[at], (value) => set({ probe: value }))),
     probe.sites ? buildSites(probe, set) : html("div", { class: "beside" },
       html("div", {},
-        html("h3", {}, "What is taken for what"),
+        html("h3", {}, "Confusion matrix"),
         probe.confusion && probe.confusion.length
-          ? [html("p", { class: "soft" }, "In percent of the images of a class: blue is right, red is wrong."),
+          ? [html("p", { class: "soft" }, "In percent of the images of a class: blue is correct, red is wrong."),
             html("div", { class: "square" }, confusionChart(probe))]
           : note((probe.per_class || []).length > 100 ? "A confusion matrix is kept for up to 100 classes."
             : "This probe was recorded without a confusion matrix. `fedssl eval RUN --protocol linear` records one.")),
@@ -300,7 +300,7 @@ function buildStrips({ strips, whose }) {
   return [
     html("p", { class: "soft" }, `Left: an image. Right: the clients' images with the most similar features (encoder: ${whose}).`
       + (labelled ? " ✓ same class, ✗ another class." : "")),
-    folded(strips.map(({ query, nearest }, number) => html("div", { class: "strip", role: "group", tabindex: "0", "aria-label": `neighbours of image ${number + 1}` },
+    folded(strips.map(({ query, nearest }, number) => html("div", { class: "strip", role: "group", tabindex: "0", "aria-label": `neighbors of image ${number + 1}` },
       html("figure", {}, picture(query, labelled ? `query: ${query.class}` : "query", ""), html("figcaption", {}, labelled ? query.class : "query")),
       nearest.map((each) => {
         const right = each.class === query.class;
@@ -330,7 +330,7 @@ function buildSamples({ samples }) {
 
 function buildFailures({ failures, names }, set) {
   const { total, turns, unused, reasons, each } = failures;
-  const spare = unused ? html("p", { class: "soft" }, `${grouped(unused, 0)} answers came too late to be needed; these are no failures.`) : null;
+  const spare = unused ? html("p", { class: "soft" }, `${grouped(unused, 0)} answers came too late to be needed; these are not failures.`) : null;
   if (!total) return [html("p", {}, turns ? `None in ${grouped(turns, 0)} turns of clients.` : "No round has ended yet."), spare];
   const some = (ids) => listed(ids.map((id) => (names ? clientName(names, id) : id)));
   const listed = (ids) => (ids.length > 12 ? `${ids.slice(0, 12).join(", ")} and ${ids.length - 12} more` : ids.join(", "));

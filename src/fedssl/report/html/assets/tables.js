@@ -5,7 +5,7 @@ const cellClass = (unit) => (isNumber(unit) ? "number" : null);
 
 const FEW = 40; // rows of a long table before all are asked for
 
-// columns: [{label, unit, about}], rows: arrays of values; `name` is what the state of the table is kept under.
+// columns: [{label, unit, about}], rows: arrays of values; `name` is the key of the table's state.
 function sortable({ name, caption, columns, rows, order, set }) {
   order = state.orders[name] || order || { column: null, down: false };
   const more = rows.length > FEW && !state.all[name];
@@ -13,7 +13,7 @@ function sortable({ name, caption, columns, rows, order, set }) {
   const value = (row) => row[order.column];
   const arranged = order.column === null ? rows : [...rows].sort((a, b) => {
     const [one, other] = [value(a), value(b)];
-    if (one === null || one === "") return 1; // what is unknown comes last, either way
+    if (one === null || one === "") return 1; // unknown values come last in either order
     if (other === null || other === "") return -1;
     const less = typeof one === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true });
     return order.down ? -less : less;
@@ -45,7 +45,7 @@ function plainTable(caption, head, rows) {
     html("tbody", {}, rows)));
 }
 
-// The words stay in view while the table scrolls below them.
+// The caption stays in view while the table scrolls below it.
 const titled = (caption) => html("caption", {}, html("span", {}, caption));
 
 // Wide tables scroll by themselves, by keyboard too.
@@ -76,7 +76,7 @@ function checkbox(label, on, changed) {
     html("input", { type: "checkbox", checked: on, "data-focus": label, change: (event) => changed(event.target.checked) }), ` ${label}`);
 }
 
-// entries: [{name, paint, on}]; `pressed(place)` is told of a click.
+// entries: [{name, paint, on}]; `pressed(place)` is called on a click.
 function legend(label, entries, pressed) {
   return html("ul", { class: "keys", "aria-label": label }, entries.map(({ name, paint, on }, place) =>
     html("li", {}, pressed
