@@ -47,7 +47,7 @@ def test_processes_that_are_started_inherit_the_bound(unset):
 
 
 @pytest.mark.parametrize(("name", "value"), [("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "ACTIVE")])
-def test_a_setting_of_the_users_is_left_alone(name, value, unset):
+def test_the_users_settings_are_not_changed(name, value, unset):
     unset.setenv(name, value)
     bound_spinning()
     assert {key: os.environ.get(key) for key in SET_BY_USERS if key in os.environ} == {name: value}

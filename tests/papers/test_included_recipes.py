@@ -95,7 +95,7 @@ def check(outcome: Outcome) -> None:
         assert outcome.untrained is not None or measure.kind in ("generate", *SHARES)
 
 
-def test_the_chosen_runs_have_everything(covering: list[list[Cell]]) -> None:
+def test_the_chosen_runs_cover_all_features(covering: list[list[Cell]]) -> None:
     everything = {feature for cell in all_cells() for feature in features(cell)}
     assert {feature for run in covering for cell in run for feature in features(cell)} == everything
 

@@ -20,7 +20,7 @@ Write = Callable[..., Path]
 ROW = '[[row]]\nname = "a"\n'
 
 
-def test_a_recipe_is_what_its_file_says(small: Recipe) -> None:
+def test_a_recipe_is_loaded_from_its_file(small: Recipe) -> None:
     assert (small.name, small.source, small.scales) == ("mine", "Table 1", ("smoke", "mini", "midi", "paper"))
     assert [row.name for row in small.rows] == ["SimCLR", "BYOL"]
     assert small.rows[0].paper == {"iid": (70.0,), "skewed": (60.0, 0.5)}
@@ -75,7 +75,7 @@ scale.mini = { measure = { config = { features = "classifier" } } }
     assert found["mini"].number == found["paper"].number == "mean"
 
 
-def test_extending_adds_key_by_key_and_finds_the_file_beside(write: Write) -> None:
+def test_extending_merges_key_by_key(write: Write) -> None:
     write('paper = "P"\n[base]\nrounds = 3\ntrain = { lr = 0.1, epochs = 2 }\n', "common.toml")
     text = f'extends = "common"\ntitle = "t"\n[base]\ntrain = {{ lr = 0.2 }}\n{ROW}'
     recipe = load(str(write(text)))
@@ -117,7 +117,7 @@ def test_files_that_extend_each_other_are_an_error(write: Write) -> None:
         ("title = \n", "mine.toml: Invalid value"),
     ],
 )
-def test_a_wrong_recipe_is_told_what_is_wrong_and_where(write: Write, text: str, problem: str) -> None:
+def test_a_wrong_recipe_names_the_problem_and_its_place(write: Write, text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as error:
         load(str(write(text)))
     assert problem in str(error.value)
@@ -169,7 +169,7 @@ OTHER_IMAGES = {
 }
 
 
-def test_every_table_whose_images_are_at_hand_has_a_small_scale() -> None:
+def test_tables_with_available_images_have_a_small_scale() -> None:
     papers = ("fedema-", "ldawa-", "decssl-", "fedstyle-", "padpaf-")
     without = {
         name for name in titles() if name.startswith(papers) and not {"mini", "midi"} & set(load(name).scales)
@@ -225,7 +225,7 @@ OTHER_NUMBERS = {
 }
 
 
-def test_a_run_that_stands_in_several_tables_has_one_number_in_the_paper() -> None:
+def test_a_run_in_several_tables_has_one_number_in_the_paper() -> None:
     seen: dict[tuple[str, str], dict[float, str]] = {}  # by run and measure
     for name in titles():
         recipe = load(name)

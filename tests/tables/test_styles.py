@@ -135,7 +135,7 @@ def test_a_method_that_trains_two_models_is_expected_to_take_twice_as_long(
     assert expected["ditto"] == 2 * expected["fedavg"] > 0
 
 
-def test_a_folder_that_a_recipe_names_is_looked_for_in_the_folder_given(write: Write, tmp_path: Path) -> None:
+def test_folders_of_a_recipe_are_searched_in_the_given_folder(write: Write, tmp_path: Path) -> None:
     text = 'title = "t"\n[base]\ndata = { name = "folder", root = "Office-Home" }\n[[row]]\nname = "a"\n'
     recipe = load(str(write(text)))
     (tmp_path / "sets" / "Office-Home").mkdir(parents=True)
