@@ -43,14 +43,14 @@ def change_rounds(directory: RunDir, rounds: int) -> str:
 
 
 def _explain(old: Config, new: Config, done: int) -> str:
-    said = f"{old.rounds} → {new.rounds} rounds"
+    change = f"{old.rounds} → {new.rounds} rounds"
     if new.train.schedule == "constant":
-        return f"{said}, at a constant learning rate: the same as {new.rounds} rounds from the start"
-    told = f"{said}; the learning rate ({new.train.schedule}) now follows {new.rounds} rounds"
+        return f"{change}, at a constant learning rate: the same as {new.rounds} rounds from the start"
+    rate = f"{change}; the learning rate ({new.train.schedule}) now follows {new.rounds} rounds"
     if not done or done >= new.rounds:
-        return told
+        return rate
     before, after = learning_rate(old.train, done, old.rounds), learning_rate(new.train, done + 1, new.rounds)
     return (
-        f"{told}: {before:.3g} in round {done}, {after:.3g} in round {done + 1}. "
+        f"{rate}: {before:.3g} in round {done}, {after:.3g} in round {done + 1}. "
         f"A run of {new.rounds} rounds from the start would differ; train.schedule=constant avoids that"
     )

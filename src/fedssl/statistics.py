@@ -163,7 +163,7 @@ def at_least(parts: Sequence[Verdict], k: int) -> Verdict:
     """Whether at least `k` of the parts hold.
 
     Held if k or more are held; not held if too many are not held for k to be possible; else undecided. The
-    parts belong to the table's family, so this adds no error of its own. `n` is the smallest of the parts.
+    parts belong to the table's family, so this adds no further error. `n` is the smallest of the parts.
     """
     held, lost = (sum(part.word == word for part in parts) for word in ("held", "not held"))
     word: Word = "held" if held >= k else "not held" if lost > len(parts) - k else "undecided"

@@ -36,7 +36,7 @@ class LayerWise(Dawa):
     )
 
     def delta(self, name: str, compared: Comparison, upload: Upload) -> float:
-        """δ of the layer that a tensor belongs to; a normalization statistic is always a layer of its own."""
+        """δ of the layer that a tensor belongs to; a normalization statistic is always a separate layer."""
         if name not in compared.angles or self.layer == "tensor":
             return compared.cosine(name)
         if self.layer == "module":

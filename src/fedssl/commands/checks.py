@@ -38,7 +38,7 @@ class Check:
 
     what: str
     good: bool
-    told: str
+    message: str
 
 
 def run_check(what: str, look: Callable[[], str]) -> Check:
@@ -49,10 +49,10 @@ def run_check(what: str, look: Callable[[], str]) -> Check:
         return Check(what, False, " ".join(str(error).split()) or type(error).__name__)
 
 
-def _words(place: Place | Site, told: str) -> str:
-    """Return `told` if the files for Flower exist and are private."""
+def _words(place: Place | Site, message: str) -> str:
+    """Return `message` if the files for Flower exist and are private."""
     place.words()
-    return told
+    return message
 
 
 # --- server ---------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def check_server(
         certs = place.certs
         found = run_check("keys of sites", lambda: ", ".join(read_keys(certs / "sites")))
         yield found
-        names = found.told.split(", ") if found.good else names
+        names = found.message.split(", ") if found.good else names
         yield run_check("certificate", lambda: certificate(certs / "server.crt"))
         yield run_check("key and authority", lambda: _words(place, "key and certificate authority"))
     config = run_check("config", lambda: _config(out, values, overrides, names))
@@ -184,15 +184,15 @@ def _images(site: Site) -> str:
     from fedssl.data.cache import Listing, decode
 
     _, images = _listed(site)
-    told = f"{len(images):,} images, {'without' if images.y is None else 'with'} labels"
+    message = f"{len(images):,} images, {'without' if images.y is None else 'with'} labels"
     if isinstance(images, Listing):
         import numpy as np
 
         few = images.subset(np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).round().astype(int)))
         warnings = decode(replace(few, warnings=()), memory_mb=1024).warnings
-        told += f", {len(few):,} of them read"
-        told += "".join(f"; {warning}" for warning in warnings)
-    return told + "".join(f"; {warning}" for warning in images.warnings)
+        message += f", {len(few):,} of them read"
+        message += "".join(f"; {warning}" for warning in warnings)
+    return message + "".join(f"; {warning}" for warning in images.warnings)
 
 
 def _step(site: Site) -> str:

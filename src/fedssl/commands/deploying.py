@@ -122,7 +122,7 @@ def _finish(found: Iterable[Check]) -> None:
     """Print checks as they finish; raises a RunError if one failed."""
     failed = 0
     for each in found:
-        print(f"{'ok   ' if each.good else 'FAILS'}  {each.what}: {each.told}", flush=True)
+        print(f"{'ok   ' if each.good else 'FAILS'}  {each.what}: {each.message}", flush=True)
         failed += not each.good
     if failed:
         raise RunError(f"{failed} check{'s' * (failed > 1)} failed")

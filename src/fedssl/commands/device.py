@@ -60,10 +60,10 @@ def _check(options: argparse.Namespace) -> None:
             mixed = {**KEYS, **given, "device": device, "train.precision": "bf16"}
             _show(f"{device}, bf16", _round(file, mixed, Path(folder) / "mixed"))
     share = found.difference / found.moved
-    told = f"the encoders differ by {share:.2%} of the distance that training covers"
+    summary = f"the encoders differ by {share:.2%} of the distance that training covers"
     if not found.agrees:
-        raise RunError(f"{told}, more than {TOLERANCE:.0%}: {device} does not compute what the CPU does")
-    print(f"ok: {told} (limit {TOLERANCE:.0%})")
+        raise RunError(f"{summary}, more than {TOLERANCE:.0%}: {device} does not compute what the CPU does")
+    print(f"ok: {summary} (limit {TOLERANCE:.0%})")
 
 
 def _round(file: str | None, keys: dict[str, Any], out: Path) -> Run:

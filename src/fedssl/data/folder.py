@@ -59,9 +59,9 @@ def _splits(root: Path, notes: list[str]) -> list[Path]:
     if not (root / "train").is_dir():
         return [root]
     splits = [root / "train"] + ([root / "test"] if (root / "test").is_dir() else [])
-    beside = sorted(printable(entry.name) for entry in _entries(root) if Path(entry.path) not in splits)
-    if beside:
-        notes.append(f"ignored next to train and test: {list_some(beside, len(beside))}")
+    ignored = sorted(printable(entry.name) for entry in _entries(root) if Path(entry.path) not in splits)
+    if ignored:
+        notes.append(f"ignored next to train and test: {list_some(ignored, len(ignored))}")
     return splits
 
 

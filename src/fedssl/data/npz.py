@@ -37,18 +37,18 @@ def load(config: DataConfig, progress: Progress | None = None) -> tuple[ImageSet
     """Load the training and test images of `data.root`."""
     path = _find(config.root)
     train = _read(path, config.memory_mb, progress)
-    beside = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
-    if not path.name.endswith("_train.npz") or not beside.is_file():
+    other = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
+    if not path.name.endswith("_train.npz") or not other.is_file():
         return train, None
-    test = _read(beside, config.memory_mb, progress)
+    test = _read(other, config.memory_mb, progress)
     if train.classes and test.classes and train.classes != test.classes:
         raise DataError(
-            f"classes of {path} {_short(train.classes)} differ from those of {beside} {_short(test.classes)}"
+            f"classes of {path} {_short(train.classes)} differ from those of {other} {_short(test.classes)}"
         )
     classes = train.classes or test.classes
     train, test = _with_all_domains(replace(train, classes=classes), replace(test, classes=classes))
     check_labels(train, str(path))
-    check_labels(test, str(beside))
+    check_labels(test, str(other))
     return train, test
 
 

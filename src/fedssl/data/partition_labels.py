@@ -88,7 +88,7 @@ class Attributes(Partition):
         if self.clients > len(groups):
             raise DataError(f"partition.clients={self.clients}, but there are only {len(groups)} attributes")
         chosen = rng.permutation(len(groups))[: self.clients]
-        nobody = [int(number) for number in chosen if not len(groups[number])]
-        if nobody:
-            raise DataError(f"no image has attribute {nobody[0]} (counted from 0): use more images")
+        empty = [int(number) for number in chosen if not len(groups[number])]
+        if empty:
+            raise DataError(f"no image has attribute {empty[0]} (counted from 0): use more images")
         return [groups[number] for number in chosen]

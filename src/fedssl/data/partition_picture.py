@@ -113,10 +113,10 @@ def _main_classes(counts: NDArray[np.int64], names: Sequence[str], most: int = 3
     """'cat 62%, dog 30%, frog 5%, +2 more'."""
     order = [kind for kind in np.argsort(-counts, kind="stable") if counts[kind]]
     shares = counts / max(counts.sum(), 1)
-    told = [
+    named = [
         f"{names[kind]} {f'{shares[kind]:.0%}' if shares[kind] >= 0.01 else '<1%'}" for kind in order[:most]
     ]
-    return ", ".join(told + ([f"+{len(order) - most} more"] if len(order) > most else []))
+    return ", ".join(named + ([f"+{len(order) - most} more"] if len(order) > most else []))
 
 
 def _title(parts: Sequence[Indices], labels: Indices | None) -> str:

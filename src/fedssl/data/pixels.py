@@ -266,8 +266,8 @@ def blur(planes: Array, sigma: float) -> None:
     """Gaussian blur, reflected at the borders."""
     channels, height, width = planes.shape
     down, across = gaussian(sigma, height), gaussian(sigma, width)
-    above, beside = len(down) // 2, len(across) // 2
-    blurred, line = np.empty(height * width, np.float32), np.empty(width + 2 * beside, np.float32)
+    above, margin = len(down) // 2, len(across) // 2
+    blurred, line = np.empty(height * width, np.float32), np.empty(width + 2 * margin, np.float32)
     values = planes.reshape(-1)
     for c in range(channels):
         plane = values[c * height * width : (c + 1) * height * width]
@@ -281,10 +281,10 @@ def blur(planes: Array, sigma: float) -> None:
                     row[x] += weight * source[x]
         for y in range(height):
             row, result = blurred[y * width : (y + 1) * width], plane[y * width : (y + 1) * width]
-            line[beside : beside + width] = row
-            for x in range(beside):
-                line[x] = row[reflect(x - beside, width)]
-                line[beside + width + x] = row[reflect(width + x, width)]
+            line[margin : margin + width] = row
+            for x in range(margin):
+                line[x] = row[reflect(x - margin, width)]
+                line[margin + width + x] = row[reflect(width + x, width)]
             result[:] = ZERO
             for tap in range(len(across)):
                 source, weight = line[tap : tap + width], across[tap]

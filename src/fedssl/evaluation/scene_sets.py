@@ -22,14 +22,14 @@ KEYS = ("x", "boxes", "box_img", "box_y", "classes")
 TRAIN, TEST, SIDE = 300, 100, 96  # default numbers and size of synthetic shapes
 
 
-def load(config: DetectionConfig, beside: str = "") -> tuple[Scenes, Scenes]:
+def load(config: DetectionConfig, sibling: str = "") -> tuple[Scenes, Scenes]:
     """Load training and test scenes.
 
     Args:
         config: the options of detection.
-        beside: a file or folder; bare file names are also searched next to it.
+        sibling: a file or folder; bare file names are also searched next to it.
     """
-    train, test = LOADERS[config.data](config, beside)
+    train, test = LOADERS[config.data](config, sibling)
     if test is None:
         count = max(1, round(config.test_fraction * len(train)))
         test = train.some(count, "test")
@@ -45,22 +45,22 @@ def load(config: DetectionConfig, beside: str = "") -> tuple[Scenes, Scenes]:
     return train, test
 
 
-def _shapes(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes]:
+def _shapes(config: DetectionConfig, sibling: str) -> tuple[Scenes, Scenes]:
     side = config.size or SIDE
     return draw(config.limit or TRAIN, side, "train"), draw(config.test_limit or TEST, side, "test")
 
 
-def _coco(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
-    root = _folder(config, beside)
+def _coco(config: DetectionConfig, sibling: str) -> tuple[Scenes, Scenes | None]:
+    root = _folder(config, sibling)
     train = read_coco(root / config.images, root / config.annotations)
     if not config.test_annotations:
         return train, None
     return train, read_coco(root / config.test_images, root / config.test_annotations)
 
 
-def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
+def _pennfudan(config: DetectionConfig, sibling: str) -> tuple[Scenes, None]:
     """PNGImages/NAME.png and PedMasks/NAME_mask.png, in which n is the n-th object and 0 the background."""
-    root = _folder(config, beside)
+    root = _folder(config, sibling)
     masks = {file.stem.removesuffix("_mask"): file for file in (root / "PedMasks").glob("*.png")}
     photos = sorted(file for file in (root / "PNGImages").glob("*") if file.stem in masks)
     if not photos:
@@ -83,9 +83,9 @@ def _pennfudan(config: DetectionConfig, beside: str) -> tuple[Scenes, None]:
     return Scenes(root.name, ("object",), True, tuple(sizes), read, tuple(range(len(photos)))), None
 
 
-def _npz(config: DetectionConfig, beside: str) -> tuple[Scenes, Scenes | None]:
+def _npz(config: DetectionConfig, sibling: str) -> tuple[Scenes, Scenes | None]:
     """`x` uint8 NHWC, `boxes` x0 y0 x1 y1, their images `box_img` and classes `box_y`, and `classes`."""
-    path = _npz_file(config, beside)
+    path = _npz_file(config, sibling)
     other = path.with_name(path.name.removesuffix("_train.npz") + "_test.npz")
     has_test = path.name.endswith("_train.npz") and other.is_file()
     return _read_npz(path), _read_npz(other) if has_test else None
@@ -117,15 +117,15 @@ def _read_npz(path: Path) -> Scenes:
     return Scenes(name, names, False, (x.shape[1:3],) * len(x), read, tuple(range(len(x))))
 
 
-def _npz_file(config: DetectionConfig, beside: str) -> Path:
-    path = near(config.root, beside)
+def _npz_file(config: DetectionConfig, sibling: str) -> Path:
+    path = near(config.root, sibling)
     if not config.root or not path.is_file():
         raise DataError(f"npz needs a file: detection.root={config.root!r} does not exist or is a folder")
     return path
 
 
-def _folder(config: DetectionConfig, beside: str) -> Path:
-    path = near(config.root, beside)
+def _folder(config: DetectionConfig, sibling: str) -> Path:
+    path = near(config.root, sibling)
     if not config.root or not path.is_dir():
         raise DataError(
             f"detection.data={config.data} needs a folder: detection.root={config.root!r} is not one"
@@ -133,10 +133,10 @@ def _folder(config: DetectionConfig, beside: str) -> Path:
     return path
 
 
-def near(root: str, beside: str) -> Path:
-    """Resolve a path; a bare name that does not exist is searched next to `beside`."""
-    path, other = Path(root).expanduser(), Path(beside).expanduser()
-    if root and beside and path.name == root and not path.exists():
+def near(root: str, sibling: str) -> Path:
+    """Resolve a path; a bare name that does not exist is searched next to `sibling`."""
+    path, other = Path(root).expanduser(), Path(sibling).expanduser()
+    if root and sibling and path.name == root and not path.exists():
         for folder in (other, other.parent):
             if (folder / root).exists():
                 return folder / root

@@ -20,7 +20,7 @@ from fedssl.objectives.objective import Objective
 class BarlowTwins(Objective):
     """Barlow Twins: the views' cross-correlation becomes the identity; invariance + λ·redundancy.
 
-    Each view is a batch of its own, with its own batch statistics.
+    Each view is a separate batch, with its own batch statistics.
     """
 
     couples: ClassVar[str] = "correlates features over the batch"

@@ -29,7 +29,7 @@ from fedssl.objectives.target import follow, target_part
 class BYOL(Objective):
     """BYOL: predict a slow copy's projection; 2 − 2cos summed over both directions (Eq. 2).
 
-    The views are SimCLR's, as in FedEMA §B.1. Each view is a batch of its own, with its own statistics.
+    The views are SimCLR's, as in FedEMA §B.1. Each view is a separate batch, with its own statistics.
     """
 
     couples: ClassVar[str] = ""

@@ -19,7 +19,7 @@ from fedssl.objectives.objective import Objective
 class SimSiam(Objective):
     """SimSiam: predict the other view; −½cos(p₁, sg z₂) − ½cos(p₂, sg z₁) (Eq. 4).
 
-    Each view is a batch of its own, with its own batch statistics.
+    Each view is a separate batch, with its own batch statistics.
     """
 
     couples: ClassVar[str] = ""

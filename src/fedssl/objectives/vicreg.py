@@ -20,7 +20,7 @@ from fedssl.objectives.objective import Objective
 class VICReg(Objective):
     """VICReg: views agree, every dimension keeps its variance, and dimensions are decorrelated.
 
-    Each view is a batch of its own, with its own batch statistics.
+    Each view is a separate batch, with its own batch statistics.
     """
 
     couples: ClassVar[str] = "keeps the variance of features over the batch"

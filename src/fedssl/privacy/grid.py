@@ -60,7 +60,7 @@ class Grid:
         return self.wrap(self.integers(values))
 
     def decode(self, words: Words) -> Floats:
-        """The numbers that integers modulo 2^bits stand for."""
+        """Convert integers modulo 2^bits to numbers."""
         return words.view(f"<i{self.bits // 8}").astype(np.float64) * self.step
 
     @property

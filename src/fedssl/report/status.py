@@ -107,14 +107,14 @@ def _sites(
 
 def status_line(status: Status) -> str:
     """Summarize the progress of a run in one line."""
-    told = f"{status.state}: round {status.done} of {status.rounds}"
+    text = f"{status.state}: round {status.done} of {status.rounds}"
     if status.done:
-        told += f", {duration(max(0.0, time.time() - status.written))} ago"
+        text += f", {duration(max(0.0, time.time() - status.written))} ago"
     if "seconds" in status.last:
-        told += f", it took {duration(status.last['seconds'])}"
+        text += f", it took {duration(status.last['seconds'])}"
     if "loss" in status.last:
-        told += f", loss {status.last['loss']:.4g}"
-    return told + ("" if status.knn is None else f", kNN {status.knn:.1%}")
+        text += f", loss {status.last['loss']:.4g}"
+    return text + ("" if status.knn is None else f", kNN {status.knn:.1%}")
 
 
 def status_table(status: Status) -> Table:

@@ -163,11 +163,11 @@ def report_images(runner: ClientRunner, folder: Path) -> int:
     from fedssl.storage import write_text
 
     warnings, known = runner.federation.train.warnings, folder / "warnings.txt"
-    said = "\n".join(warnings)
-    if said and (not known.exists() or known.read_text(encoding="utf-8") != said):
+    text = "\n".join(warnings)
+    if text and (not known.exists() or known.read_text(encoding="utf-8") != text):
         for warning in warnings:
             emit("images", "warning", text=warning)
-        write_text(known, said)
+        write_text(known, text)
     return count_unreadable(warnings)
 
 

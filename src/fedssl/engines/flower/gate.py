@@ -128,14 +128,14 @@ class Gate:
     def _note(self, scope: Scope, reason: str) -> None:
         """Log a refusal, at most once a minute for the same caller and path, to limit the log's size."""
         client, path, now = scope.get("client"), scope["path"][:100], time.monotonic()
-        who, said = client[0] if client else "somebody", " ".join(reason.split())
+        who, message = client[0] if client else "somebody", " ".join(reason.split())
         self._noted = {key: at for key, at in self._noted.items() if now - at < AGAIN}
         if (who, path) in self._noted or len(self._noted) >= MAX_LOGGED:
             return
         self._noted[who, path] = now
-        log.warning("refused %s: %s", who, said)
+        log.warning("refused %s: %s", who, message)
         if self.audit is not None:
-            self.audit.append("refused", address=who, path=path, reason=said)
+            self.audit.append("refused", address=who, path=path, reason=message)
 
 
 def is_local(scope: Scope) -> bool:

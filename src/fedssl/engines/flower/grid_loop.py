@@ -60,7 +60,7 @@ class GridLoop(RoundLoop):
         config, runner = self.config, self.engine.runner
         if not recalibrates(config) or config.method.evaluates != "global" or not server.model:
             return server
-        self.engine.gather(first=False)
+        self.engine.gather(enough=1)
         file = stored_at(runner.memories.folder.parent)
         found = Recalibration(runner, self.engine.run, file).of(server.model)
         return replace(server, model={**server.model, **found})
@@ -74,7 +74,7 @@ class GridLoop(RoundLoop):
                 self.config.method.broadcast(server, client, number),
                 self.memory_rounds.get(client, 0),
             )
-            for client in self.engine.gather(first=False)
+            for client in self.engine.gather(enough=0)  # the rounds are over
         ]
         for outcome in self.engine.deliver(tasks):
             if outcome.failure:

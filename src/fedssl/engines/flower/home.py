@@ -85,6 +85,6 @@ class Home:
         except ValueError:
             answer = {}
         if done.returncode or not answer.get("success", False):
-            said = answer.get("error-message") or done.stderr or done.stdout
-            raise RunError(f"`flwr {' '.join(words)}` failed: {' '.join(str(said).split())[:500]}")
+            problem = answer.get("error-message") or done.stderr or done.stdout
+            raise RunError(f"`flwr {' '.join(words)}` failed: {' '.join(str(problem).split())[:500]}")
         return answer

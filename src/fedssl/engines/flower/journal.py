@@ -78,7 +78,7 @@ class Output:
 
 
 def describe(line: Mapping[str, Any]) -> str:
-    """Describe an event in words."""
+    """Describe an event in a sentence."""
     event = line.get("event")
     if event == "round":
         return _round(line)

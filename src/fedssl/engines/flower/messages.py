@@ -88,18 +88,18 @@ def read_tensors(content: RecordDict) -> list[bytes]:
 def reply(outcome: Outcome, dtype: str) -> RecordDict:
     """Build a node's answer to a task."""
     upload = outcome.upload
-    said = Reply(
+    reply = Reply(
         failure=outcome.failure[:2000],
         views=outcome.views,
         seconds=outcome.seconds,
         remembers=outcome.remembers,
     )
     if upload is None:
-        return records(said.model_dump())
-    said = said.model_copy(
+        return records(reply.model_dump())
+    reply = reply.model_copy(
         update={"num_samples": upload.num_samples, "loss": upload.loss, "values": upload.values}
     )
-    return records(said.model_dump(), [array(upload.state, dtype)])
+    return records(reply.model_dump(), [array(upload.state, dtype)])
 
 
 def secure_reply(answer: Answer) -> RecordDict:
@@ -113,10 +113,10 @@ def secure_reply(answer: Answer) -> RecordDict:
 def read_secure_answer(content: RecordDict, client: int, longest: int) -> Answer:
     """Parse a node's answer in an exchange; an answer that cannot be read is a failure."""
     try:
-        said, arrays = read_text(content), read_tensors(content)
+        reply, arrays = read_text(content), read_tensors(content)
     except WireError as error:
         return Answer(client, failure=f"cannot be read: {error}")
-    failure = said.get("failure", "") if isinstance(said, dict) else "an answer without text"
+    failure = reply.get("failure", "") if isinstance(reply, dict) else "an answer without text"
     if failure or len(arrays) != 1:
         return Answer(client, failure=str(failure)[:2000] or f"an answer with {len(arrays)} parts, not 1")
     if len(arrays[0]) > longest:
@@ -130,16 +130,16 @@ def read_outcome(content: RecordDict, client: int, longest: int) -> Outcome:
     With `longest` 0 an upload is not asked for.
     """
     try:
-        said, arrays = _read_reply(content), read_tensors(content)
-        if said.failure or not longest:
-            return Outcome(client, failure=said.failure)
+        reply, arrays = _read_reply(content), read_tensors(content)
+        if reply.failure or not longest:
+            return Outcome(client, failure=reply.failure)
         if len(arrays) != 1:
             return Outcome(client, failure=f"an answer with {len(arrays)} uploads, not 1")
         state = wire.unpack(arrays[0], longest)
     except WireError as error:
         return Outcome(client, failure=f"cannot be read: {error}")
-    upload = Upload(client, state, said.num_samples, said.loss, said.values)
-    return Outcome(client, upload, "", said.views, said.seconds, said.remembers)
+    upload = Upload(client, state, reply.num_samples, reply.loss, reply.values)
+    return Outcome(client, upload, "", reply.views, reply.seconds, reply.remembers)
 
 
 def problem(error: Error) -> str:
@@ -152,9 +152,9 @@ def problem(error: Error) -> str:
 def _read_reply(content: RecordDict) -> Reply:
     text = read_text(content)
     try:
-        said = Reply.model_validate(text)
+        reply = Reply.model_validate(text)
     except ValidationError as error:
         raise WireError(explain(error, Reply, "")[:500]) from None
-    if RESERVED & said.values.keys():
-        raise WireError(f"values with reserved names: {', '.join(sorted(RESERVED & said.values.keys()))}")
-    return said
+    if RESERVED & reply.values.keys():
+        raise WireError(f"values with reserved names: {', '.join(sorted(RESERVED & reply.values.keys()))}")
+    return reply

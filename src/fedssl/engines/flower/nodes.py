@@ -129,24 +129,24 @@ class Nodes:
             if message is not None and not message.has_content():
                 continue  # it left or failed: it is asked again once it is connected
             try:
-                said = {} if message is None else read_text(message.content)
+                reply = {} if message is None else read_text(message.content)
             except WireError:
-                said = {}
-            name = said.get("name", said.get("partition-id")) if isinstance(said, dict) else None
+                reply = {}
+            name = reply.get("name", reply.get("partition-id")) if isinstance(reply, dict) else None
             self._introduce(node, name)
 
     def wait(self, enough: int, hoped: int, patience: float) -> dict[int, Node]:
         """Return the connected clients once there are `hoped`, or, after the waiting time, `enough`."""
-        began, said = time.monotonic(), 0.0
+        began, next_note = time.monotonic(), 0.0
         while True:
             found = self.connected()
             waited = time.monotonic() - began
             absent = [name for client, name in enumerate(self.sites) if client not in found]
             if len(found) >= hoped or (len(found) >= enough and waited >= patience):
-                if absent and said:
+                if absent and next_note:
                     self.tell(f"going on without {', '.join(absent)}, who may join in any later round")
                 return found
-            if self.sites and waited >= said:
+            if self.sites and waited >= next_note:
                 self.tell(f"waiting for {', '.join(absent)} ({len(found)} of {self.clients} are connected)")
-                said = waited + 60.0
+                next_note = waited + 60.0
             time.sleep(GRID_RUNS if self.sites else 0.1)

@@ -98,10 +98,19 @@ class GridClients:
 
     # --- connected nodes ----------------------------------------------------------------------
 
-    def gather(self, first: bool) -> list[int]:
-        """Wait until enough clients are connected; returns their ids (in a simulation, of all clients)."""
-        hoped = self.clients if first or not self.at_sites else self.config.participation.min_clients
-        enough = self.config.participation.min_clients if self.at_sites else self.clients
+    def gather(self, first: bool = False, enough: int | None = None) -> list[int]:
+        """Wait until enough clients are connected.
+
+        Args:
+            first: wait for all clients, but no longer than `engine.patience`.
+            enough: do without the others after `engine.patience`; None: never with fewer than a round needs.
+
+        Returns:
+            Their ids; in a simulation, of all clients.
+        """
+        needed = self.config.participation.min_clients if self.at_sites else self.clients
+        hoped = self.clients if first else needed
+        enough = needed if enough is None else enough
         patience = self.engine.patience if self.at_sites else 0.0
         while True:
             connected = self.nodes.wait(min(enough, self.clients), hoped, patience)

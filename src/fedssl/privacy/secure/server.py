@@ -16,7 +16,7 @@ from fedssl.privacy.secure.words import Parcel
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a client, or the reason why there is none."""
+    """The answer of a client, or the reason why it is missing."""
 
     client: int
     data: bytes = b""

@@ -73,11 +73,11 @@ def main_classes(held: Mapping[str, Any], client: int) -> str:
     counts: Mapping[str, int] = held["counts"][client] if client < len(held["counts"]) else {}
     order = sorted(counts, key=lambda kind: (-counts[kind], int(kind)))
     total = sum(counts.values())
-    told = [
+    named = [
         f"{_name(held['names'], kind)} {100 * counts[kind] / total:.0f} %" for kind in order[:MOST_CLASSES]
     ]
     more = f" and {len(order) - MOST_CLASSES} more" if len(order) > MOST_CLASSES else ""
-    return ", ".join(told) + more
+    return ", ".join(named) + more
 
 
 def failures(run: RunFiles) -> dict[str, Any]:

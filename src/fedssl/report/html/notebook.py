@@ -17,12 +17,12 @@ WIDTH, HEIGHT, MARGIN = 240, 90, 6
 def notebook_html(path: str | Path) -> str:
     """Return HTML for a notebook cell."""
     run = read(path)
-    told = "".join(f"<p style='margin:.3em 0'>{escape(sentence)}</p>" for sentence in words.summary(run))
+    summary = "".join(f"<p style='margin:.3em 0'>{escape(sentence)}</p>" for sentence in words.summary(run))
     drawn = {curve.key: curve for curve in curves(run.metrics)}
     pictures = "".join(_picture(drawn[key]) for key in SHOWN if key in drawn)
     return (
         f"<div style='max-width:72em'><h4 style='margin:.3em 0'>{escape(str(run.path))}</h4>"
-        f"{told}{_table(run)}"
+        f"{summary}{_table(run)}"
         f"<div style='display:flex;flex-wrap:wrap;gap:1em'>{pictures}</div></div>"
     )
 

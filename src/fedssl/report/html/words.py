@@ -35,8 +35,8 @@ PARTITIONS = {
 
 def summary(run: RunFiles) -> list[str]:
     """Describe model, data, heterogeneity, results, failures and cost."""
-    told = [_what(run), _heterogeneity(run), _outcome(run), _failed(run), _cost(run), *warnings(run)]
-    return [sentence for sentence in told if sentence]
+    sentences = [_what(run), _heterogeneity(run), _outcome(run), _failed(run), _cost(run), *warnings(run)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _what(run: RunFiles) -> str:
@@ -152,22 +152,22 @@ def _cost(run: RunFiles) -> str:
 
 def warnings(run: RunFiles) -> list[str]:
     """Return warnings that a reader should not miss."""
-    told = []
+    sentences = []
     if run.problem:
-        told.append(f"This version of fedssl cannot read the config: {run.problem}")
+        sentences.append(f"This version of fedssl cannot read the config: {run.problem}")
     probe = run.probes[0] if run.probes else None
     if probe is not None and probe["accuracy"] <= probe["untrained"]:
-        told.append("Training has not helped: the untrained encoder is at least as good.")
+        sentences.append("Training has not helped: the untrained encoder is at least as good.")
     spread = [line["probe"]["feature_std"] for line in run.metrics if "feature_std" in line.get("probe", {})]
     if spread and not spread[-1] >= COLLAPSED:
-        told.append(
+        sentences.append(
             f"Features have (nearly) collapsed: their spread is {spread[-1]:.3f} (healthy features: about 1)."
         )
     losses = [line["loss"] for line in run.metrics if "loss" in line]
     if losses and not abs(losses[-1]) < float("inf"):
-        told.append("The loss is NaN or infinite: training has diverged; try a smaller train.lr.")
+        sentences.append("The loss is NaN or infinite: training has diverged; try a smaller train.lr.")
     if not run.result and run.metrics:
-        told.append(
+        sentences.append(
             "The run has not finished: "
             + (
                 "all rounds are done, but the last step (probes, encoder) is not."
@@ -175,7 +175,7 @@ def warnings(run: RunFiles) -> list[str]:
                 else f"{how_to_continue(run.path, bool(run.sites))} continues it."
             )
         )
-    return told
+    return sentences
 
 
 # --- several runs ---------------------------------------------------------------------------------
@@ -200,15 +200,15 @@ def _best(found: Sequence[Group]) -> list[str]:
     cells.sort(key=lambda each: -each[1]["mean"])
     best, number = cells[0]
     leads = "is best: " if len(cells) > 1 else "reaches "
-    told = f"By {measure.label}, {best.name} {leads}{_spread_of(number)}"
+    lead = f"By {measure.label}, {best.name} {leads}{_spread_of(number)}"
     if len(cells) == 1:
-        return [f"{told}."]
+        return [f"{lead}."]
     second, other = cells[1]
-    told += f"; next is {second.name} with {_spread_of(other)}."
+    lead += f"; next is {second.name} with {_spread_of(other)}."
     order = [best.id, second.id]
     tests = pairs(found, measure)
     test = next(each for each in tests if sorted(order) == sorted([each["first"], each["second"]]))
-    return [told, _tested(best, second, test)]
+    return [lead, _tested(best, second, test)]
 
 
 def _tested(best: Group, second: Group, test: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ def serve(grid: Grid, directory: RunDir) -> None:
     if directory.result_file.exists():
         listener.note(f"{directory.path} has finished already")
         return
-    with trusting():  # whoever submitted the run has the server's token
+    with trusting():  # runs can only be submitted with the server's token
         config = own_threads(directory.config())
     if not isinstance(config.engine, Flower):
         raise ConfigError(f"{directory.path} is a run on engine.name={config.engine.name}, not on Flower")
