@@ -15,6 +15,7 @@ from scipy.linalg import sqrtm
 from sklearn.metrics import top_k_accuracy_score
 
 import fedssl
+from fedssl import experiment
 from fedssl.data.federation import ClientImages
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
@@ -28,8 +29,10 @@ from fedssl.generative.reidentify import Reidentify
 from fedssl.generative.restyle import Restyle, predict_labels
 from fedssl.generative.sampling import ClientGenerators, recompute_statistics
 from fedssl.generative.use import USES, generate
+from fedssl.listener import Listener
 from fedssl.options import choose
 from fedssl.rundir import RunDir
+from fedssl.tensorfile import load_tensors
 from fedssl.use.export import export
 from tests.generative.small import run_of
 
@@ -448,6 +451,20 @@ def test_maps_learn_to_find_the_latents(gan: fedssl.Run, tmp_path: Path) -> None
 
     assert error(150) < 0.9 * error(1)
     assert error(150) < 1  # what zeros would have
+
+
+def test_a_run_that_goes_on_has_new_maps(tmp_path: Path) -> None:
+    run = run_of("gan", tmp_path / "run", rounds=1)
+    generate(run.directory, "restyle", {"count": 4, **FEW}, tmp_path)
+    file = tmp_path / "maps.safetensors"
+    first = load_tensors(file)[0]
+    generate(run.directory, "restyle", {"count": 4, **FEW}, tmp_path)
+    again = load_tensors(file)[0]
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    experiment.resume(run.path, Listener(), rounds=2)
+    generate(run.directory, "restyle", {"count": 4, **FEW}, tmp_path)
+    later = load_tensors(file)[0]
+    assert not all(torch.equal(first[name], later[name]) for name in first)
 
 
 def test_anonymizing_a_folder(gan: fedssl.Run, tmp_path: Path) -> None:

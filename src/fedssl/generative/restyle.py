@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from fedssl.data.decoding import read_image
 from fedssl.errors import ConfigError, DataError
 from fedssl.evaluation import linear
+from fedssl.evaluation.models import digest
 from fedssl.generative.grids import save_panels
 from fedssl.generative.reference_classifier import load_reference_classifier
 from fedssl.generative.sampling import ClientGenerators
@@ -86,7 +87,7 @@ class ContentTransfer(Use):
     )
 
     def load_maps(self, generators: ClientGenerators, folder: Path) -> LatentMaps:
-        """Load the maps from an earlier use with the same options, or train them."""
+        """Load the maps from an earlier use of the same model with the same options, or train them."""
         model = generators.model(0)
         if not model.has("style_encoder") or not model.has("projector"):
             raise ConfigError(
@@ -94,6 +95,7 @@ class ContentTransfer(Use):
             )
         options = self.model_dump(include=set(ContentTransfer.model_fields))
         options |= {"name": "", "clients": generators.clients, "classes": generators.classes}
+        options["model"] = digest(model)  # another one after the run has been continued
         drawn = generators.draw(0, generators.latents(2, "widths"))
         content, style = (generators.features(0, drawn, kind).shape[1] for kind in ("content", "style"))
         with torch.random.fork_rng(devices=[]):
