@@ -146,6 +146,27 @@ def test_a_site_that_lost_its_disk_starts_as_a_new_client(tmp_path):
         assert lost == ([1] if line["round"] > 1 else [])
 
 
+def test_a_site_lost_after_the_last_round_does_not_hold_up_the_result(tmp_path):
+    """`participation.min_clients` is for rounds: without the fix the server waits for the site forever."""
+
+    class LeavesAtLast(FakeNode):
+        def answer(self, message):
+            reply = super().answer(message)
+            if message.metadata.message_type == messages.TRAIN and message.metadata.group_id == "2":
+                self.online = False
+            return reply
+
+    found = site_nodes(tmp_path, load(BASE))
+    found[1] = LeavesAtLast(77, found[1].context.node_config, "site-1")
+    keys = {"rounds": 2, "participation.min_clients": 3, "engine.patience": 0.2}
+    notes = run_with(
+        FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], **keys), tmp_path / "grid"
+    )
+    assert (tmp_path / "grid" / "result.json").exists()
+    assert [len(line["clients"]) for line in fedssl.Run(tmp_path / "grid").metrics] == [3, 3]
+    assert any("without site-1" in note for note in notes.said)
+
+
 # --- nodes that come and go -----------------------------------------------------------------------
 
 
