@@ -18,20 +18,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import fedssl
+from fedssl.aggregation.fedavg import FedAvg
 from fedssl.config import load
 from fedssl.privacy.secure.client import SecureClient
 from fedssl.privacy.secure.words import Parcel
+from fedssl.state import State, Upload
 from fedssl.tensorfile import load_tensors
 from tests.engines.flower.processes import Sites
 from tests.privacy.dies import DIES
 from tests.small import SMALL
 
 REPLAY = "tests.engines.flower.processes:Replay"
-FLOAT32 = 2.0**-23  # relative rounding of a parameter
+FLOAT32 = 2.0**-24  # relative error of one rounding
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Outcome:
         lost: why others are not, by client.
         quantization: the largest error of rounding, as metrics.jsonl states it.
         error: the largest difference of a parameter from the plain run of `counted`.
-        allowed: `quantisation` and the rounding of a float32 parameter of this size, for the same parameter.
+        allowed: `quantisation` and the rounding of a plain sum in float32, of the same parameter.
         found: uploads in clear, as integers or as floating-point numbers, in what went over the wire.
         seconds: from the start of the server to its end.
     """
@@ -94,7 +97,9 @@ def run_with_deaths(folder: Path, clients: int, stages: Sequence[str]) -> Outcom
     finally:
         sites.close()
     (line,) = fedssl.Run(sites.run).metrics
-    error, allowed = compare(sites.run, plain_run(folder, base, sites.run), line["quantisation"])
+    plain, terms = plain_run(folder, base, sites.run)
+    rounding = len(line["clients"]) * FLOAT32
+    error, allowed = compare(sites.run, plain, line["quantisation"], rounding, terms)
     return Outcome(
         [client["client"] for client in line["clients"]],
         {failed["client"]: failed["reason"] for failed in line["failed"]},
@@ -117,22 +122,42 @@ def dying_before(stage: str | None, marker: Path) -> Iterator[None]:
         os.environ.pop(DIES, None)
 
 
-def plain_run(folder: Path, base: dict[str, Any], other: Path) -> Path:
-    """A run in this process without secure aggregation, with the clients that are in the other run's sum."""
+def plain_run(folder: Path, base: dict[str, Any], other: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A run without secure aggregation in this process, of the clients that are in the other's sum.
+
+    Returns:
+        Its folder, and the largest absolute value of each parameter at any client.
+    """
+    terms: dict[str, torch.Tensor] = {}
+    prepare = FedAvg.prepare
+
+    def record(self: FedAvg, previous: State, upload: Upload, statistics: frozenset[str]) -> Upload:
+        for name, value in upload.state.items():
+            size = value.double().abs()
+            terms[name] = torch.maximum(size, terms.get(name, size))
+        return prepare(self, previous, upload, statistics)
+
     replay = {"engine.name": REPLAY, "engine.seen": str(other / "metrics.jsonl")}
-    return fedssl.run(base, out=folder / "plain", quiet=True, **replay).path
+    with patch.object(FedAvg, "prepare", record):
+        return fedssl.run(base, out=folder / "plain", quiet=True, **replay).path, terms
 
 
-def compare(first: Path, second: Path, quantisation: float) -> tuple[float, float]:
-    """The largest difference of a parameter, and how much the same parameter may differ."""
+def compare(
+    first: Path, second: Path, quantization: float, rounding: float, terms: dict[str, torch.Tensor]
+) -> tuple[float, float]:
+    """The largest difference of a parameter, and how much the same parameter may differ.
+
+    A mean of n numbers in float32 is wrong by up to n roundings of the largest of them, which is much for
+    a parameter at which they cancel.
+    """
     (mine, _), (theirs, _) = (
         load_tensors(run / "checkpoints" / "round-000001.safetensors") for run in (first, second)
     )
-    worst = (0.0, quantisation)
+    worst = (0.0, quantization)
     for name, value in theirs.items():
         if value.is_floating_point():
             difference = (mine[name].double() - value.double()).abs().flatten()
-            allowed = quantisation + FLOAT32 * value.double().abs().flatten()
+            allowed = quantization + rounding * terms[name.removeprefix("model/")].flatten()
             place = int(torch.argmax(difference / allowed))
             here = float(difference[place]), float(allowed[place])
             worst = max(worst, here, key=lambda each: each[0] / each[1])
