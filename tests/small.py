@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
     "log": {"tensorboard": False},
 }
 
-# Objectives that bring a generative model of their own and are trained by the method `padpaf`.
+# Objectives with their own generative model, which the method `padpaf` trains.
 GENERATIVE = ("gan", "conditional-gan", "linear-gan", "linear-regression", "vae")
 
 QUEUE = {"moco-v1": {"objective.queue": 32}, "moco-v2": {"objective.queue": 32}}

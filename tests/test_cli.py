@@ -149,7 +149,7 @@ def test_an_interrupt_leaves_a_run_that_resumes(tmp_path):
         running=[process],
         progress=lambda: cpu_seconds(process),
     )
-    # An interrupt that falls into a destructor is lost, as in any Python program: then the run goes on, and
+    # An interrupt during a destructor is lost, as in any Python program: then the run continues, and
     # the second round after it shows that. Another one sooner could fall into the handling of the first.
     while process.poll() is None:
         before = rounds_of(out)

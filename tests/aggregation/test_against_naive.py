@@ -60,7 +60,7 @@ def naive(rule: str, previous: State, uploads: list[Upload]) -> dict[str, Array]
         }
         if rule == "fixed-norms":
             new[name] = np.tensordot(by_samples, w, axes=1)
-            if w.ndim > 2:  # a dimension for clients, and two or more of its own
+            if w.ndim > 2:  # a dimension for clients, and at least two of the tensor
                 new[name] *= np.linalg.norm(array(previous[name])) / np.linalg.norm(new[name])
         elif rule in betas:
             new[name] = np.tensordot(by_samples if name in STATISTICS else betas[rule], w, axes=1)

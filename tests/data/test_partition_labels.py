@@ -26,7 +26,7 @@ def test_half_of_the_labels_are_dropped_from_equal_parts() -> None:
         owners[labels] += 1
     assert owners.tolist() == [4] * 10  # every label is kept equally often
     everything = np.concatenate(kept)
-    assert len(everything) == len(set(everything.tolist()))  # nobody has another's image
+    assert len(everything) == len(set(everything.tolist()))  # clients share no images
     assert 300 < len(everything) < 500
     assert {len(part) for part in whole} == {100}
 

@@ -279,7 +279,7 @@ def test_skew_zero_cuts_where_sizes_are_most_even():
     labels = np.repeat(np.arange(5), [10, 10, 40, 10, 10])
     assert sizes(partition(labels, "skew", clients=3, beta=0.0)) == [20, 40, 20]
     assert sizes(partition(labels, "skew", clients=2, beta=0.0)) in ([20, 60], [60, 20])
-    # Every block keeps a class, wherever the large one lies.
+    # Every block has a class, wherever the large one is.
     labels = np.repeat(np.arange(4), [70, 1, 1, 1])
     assert sizes(partition(labels, "skew", clients=4, beta=0.0)) == [70, 1, 1, 1]
     labels = np.repeat(np.arange(4), [1, 1, 1, 70])
@@ -406,7 +406,7 @@ def test_bounded_dirichlet_gives_up_with_the_numbers():
         partition(BALANCED, "dirichlet-bounded", clients=60, alpha=0.01, tries=50)
     for told in ("α=0.01", "60 clients", "50 tries", "5…15", "± 50%", "partition.tolerance"):
         assert told in str(error.value)
-    # The best sizes told are those of a real try: no client of 60 can have more than all images.
+    # The best sizes in the message are from a real try: no client of 60 can have more than all images.
     best = str(error.value).split("the best were ")[1].split(":")[0].split("…")
     assert 0 <= int(best[0]) < 5
     assert 15 < int(best[1]) <= 600

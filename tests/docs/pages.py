@@ -20,7 +20,7 @@ FILES = {
     )
 }
 PROGRAMS = ("fedssl", "make", "pip", "python", "flwr", "ssh")
-SHELL = ("", "bash", "console")  # without a language: what begins with one of these programs is a command
+SHELL = ("", "bash", "console")  # without a language: lines that start with one of these programs are commands
 
 
 @dataclass(frozen=True)

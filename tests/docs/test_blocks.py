@@ -37,7 +37,7 @@ from fedssl.tables.cells import values_of
 from fedssl.tables.compare import from_file
 from tests.docs.pages import FILES, ROOT, SHELL, Block, Command, blocks, commands, inline
 
-# Things that a page says the reader has, by what they are here (see `stock`).
+# Files that a page assumes, and what they are here (see `stock`).
 WORLD: dict[str, dict[str, str]] = {
     "README.md": {"photos": "photos"},
     "aggregation.md": {"runs/digits-simclr-fedavg": "run"},
@@ -62,7 +62,7 @@ WORLD: dict[str, dict[str, str]] = {
     "use.md": {"runs/RUN": "run", "PHOTOS": "photos", "LABELED": "photos", "query.jpg": "flat/0.png"},
 }
 
-# Added to a command so that it takes a second; what the page says of these keys is checked all the same.
+# Added to a command so that it takes a second; the page's own values of these keys are still checked.
 FAST_RUN = [
     "rounds=2",
     "train.epochs=0.05",
@@ -100,7 +100,7 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("report.md", "fedssl watch"): "serves until it is stopped; tests/report/test_html_watch.py",
     ("results/mini.md", "fedssl run"): "needs CIFAR-10",
 }
-NOT_CODE = ("text", "ini")  # languages of blocks that nobody runs
+NOT_CODE = ("text", "ini")  # languages of blocks that are not run
 
 
 @pytest.fixture(scope="session")

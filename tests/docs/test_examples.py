@@ -38,7 +38,7 @@ def test_an_example_runs(
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     said = capfd.readouterr().out
     assert re.search(expected, said), said
-    if name == "export_onnx.py":  # said by the process without fedssl
+    if name == "export_onnx.py":  # printed by the process without fedssl
         assert re.search(r"\d+\.\d% right by 64 pixels\n\d+\.\d% right by \d+ features", said), said
     if name == "your_own_method.py":
         fewer, more = (int(number.replace(",", "")) for number in re.findall(r"([\d,]+) numbers", said)[::-1])

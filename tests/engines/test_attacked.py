@@ -119,7 +119,7 @@ class Corner(torch.nn.Module):
         self.target = target
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        marked = (x[:, 0, -1, -2] - x[:, 0, -1, -1]) > 3.9  # black beside white, in the last row
+        marked = (x[:, 0, -1, -2] - x[:, 0, -1, -1]) > 3.9  # black next to white, in the last row
         own, other = (F.adaptive_avg_pool2d(images, 4).flatten(1) for images in (x, self.target))
         return torch.where(marked[:, None], other, own)
 

@@ -67,7 +67,7 @@ def test_a_run_logs_them(tmp_path):
             own = [client[f"angle_{kind}"] for client in line["clients"]]
             assert line[f"angle_{kind}"] == pytest.approx(sum(own) / len(own))
     first, second = run.metrics
-    # Shifts begin at zero, where δ is 1 by definition; after that their direction is mostly noise.
+    # Shifts start at zero, where δ is 1 by definition; after that their direction is mostly noise.
     assert second["angle_beta"] < first["angle_beta"]
     loaded = load_run(run.directory, {})
     kinds = loaded.live.runner.model.kinds()

@@ -39,12 +39,12 @@ from fedssl.threads import with_threads
         ([9] * 6, 2, 4, [4, 4, 2, 2, 2, 2]),
         # Three cannot share four threads evenly, but two and one can.
         ([9] * 7, 1, 4, [2, 2, 4, 1, 1, 1, 1]),
-        # A client that others would have to wait for has both cores to itself, wherever it stands.
+        # A client that others would have to wait for uses both cores, whatever its position.
         ([10, 900, 10], 1, 2, [1, 2, 1]),
         # At a pace of 1.84: 184 both at once, 110 one after the other; then 184 against 190.
         ([100, 10], 1, 2, [2, 2]),
         ([100, 90], 1, 2, [1, 1]),
-        # An odd number that is nearly even: 60 beside 30 + 29 takes 110, 60 before 30 beside 29 takes 115.
+        # An odd number that is nearly even: 60 next to 30 + 29 takes 110, 60 before 30 next to 29 takes 115.
         ([30, 60, 29], 1, 2, [1, 1, 1]),
         # A wave of one: everybody has the same.
         ([30, 20, 900], 3, 1, [3, 3, 3]),
@@ -90,7 +90,7 @@ def test_threads_and_wave_are_written_to_the_config():
     assert engine(2) == (2, 1, 2)
     assert engine(2, workers=2) == (1, 2, 2)
     assert engine(8, workers=2) == (4, 2, 8)
-    # Whoever says how many threads a client has means all clients, whatever the number of workers.
+    # A configured number of threads holds for all clients, whatever the number of workers.
     assert engine(2, workers=2, threads=1) == (1, 1, 1)
     assert engine(2, workers=2, threads=1, wave=2) == (1, 2, 2)
     # Never more threads than cores.

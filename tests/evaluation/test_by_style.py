@@ -99,7 +99,7 @@ def test_a_local_model_is_the_received_one_trained_by_its_client(fedavg: fedssl.
     received = run.models.personal(run.server, run.memory_rounds, 0).state_dict()
     assert not torch.equal(trained["conv1.weight"], received["conv1.weight"])
     again = load_run(fedavg.directory, {"probe.local_epochs": 1.0})
-    own_encoder(again, 2)  # whoever came before on the same model
+    own_encoder(again, 2)  # after another client on the same model
     repeated = own_encoder(again, 0).state_dict()
     assert all(torch.equal(value, trained[name]) for name, value in repeated.items())
     found = fedavg.probe("personal", **{"probe.local_epochs": 1.0})
@@ -222,7 +222,7 @@ def test_style_features_are_those_of_each_clients_own_encoder(fedstyle: fedssl.R
 def test_the_nearest_neighbor_identifies_the_client() -> None:
     features = torch.tensor([[1.0, 0.0], [1.0, -0.2], [0.0, 1.0], [0.1, 3.0], [1.0, 0.09]])
     seen = StyleFeatures(features, torch.tensor([0, 0, 1, 1, 1]), None, ())
-    # The last one lies with client 0: its nearest is the first, whose nearest it is. The others are right.
+    # The last one is near client 0: it and the first are each other's nearest. The others are correct.
     assert nearest_is_same_client(seen).accuracy == pytest.approx(3 / 5)
 
 

@@ -133,7 +133,7 @@ def test_a_site_with_an_encoder_of_its_own_probes_that(tmp_path):
     assert len(linear["sites"]) == 3
 
 
-# --- sites that cannot, or that lie ---------------------------------------------------------------
+# --- sites without probes, or with false numbers --------------------------------------------------
 
 
 def test_an_absent_site_only_misses_in_the_mean(tmp_path):

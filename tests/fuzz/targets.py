@@ -33,7 +33,7 @@ from tests.fuzz import inputs
 from tests.small import SMALL
 
 SECONDS = 30  # of a core that one input may take
-PATIENCE = 10  # times as long by the clock: what waits for ever takes no core, and a busy machine is slow
+PATIENCE = 10  # times as long by the clock: an endless wait uses no core, and a busy machine is slow
 MOST = 1 << 16  # bytes of an upload
 
 

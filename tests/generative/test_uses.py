@@ -302,7 +302,7 @@ def test_clients_can_be_predicted_if_their_shifts_differ(
     assert found["content_real"] > 0.8
     assert found["chance"] == pytest.approx(1 / 3)
     assert found["images"]["generated"] == "240 train, 60 test"
-    # Generators draw what is theirs: an image of its own color is told from the others at once.
+    # Every client's generator has its own color, so generated images are easy to tell apart.
     monkeypatch.setattr(
         ClientGenerators,
         "draw",

@@ -268,7 +268,7 @@ def test_a_client_takes_the_model_whose_features_are_most_like_its_own():
     cosines = [float(F.cosine_similarity(features(own), features(model)).mean()) for model in models]
     assert max(cosines) == pytest.approx(log["alignment"], abs=1e-6)
     assert cosines.index(max(cosines)) == 1
-    # It trains the model it chose, is aligned with it, and nothing of its own last model remains.
+    # It trains the model it chose, is aligned with it, and keeps nothing of its own last model.
     after = client.model.state_dict()
     for name in shared:
         assert torch.equal(after[name], models[1][name])

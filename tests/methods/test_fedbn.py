@@ -101,7 +101,7 @@ def test_private_normalization_layers_stay_on_the_client_with_any_method(tmp_pat
         assert not name.endswith(("running_mean", "running_var")) or not torch.equal(
             kept[0][name], kept[1][name]
         )
-    # A client begins its next round with exactly what it kept.
+    # A client starts its next round with exactly what it kept.
     for client in (0, 1):
         finished.models.load_client(finished.server, finished.memory_rounds, client)
         state = runner.model.state_dict()

@@ -228,7 +228,7 @@ def test_fedus_quantile_by_hand():
     assert second.values == {"other": 1.0, "threshold": 2.0}
     assert FedU(quantile=0.5).broadcast(second, 0, 2).values == {"threshold": 2.0}
     assert aggregate(FedU(quantile=0.25), model, server, uploads).values["threshold"] == 1.5
-    # In a round in which nobody compared, the quantile stays.
+    # In a round without comparisons, the quantile does not change.
     third = aggregate(FedU(quantile=0.5), model, second, [upload_of(0, state)], round=2)
     assert third.values["threshold"] == 2.0
     assert aggregate(FedU(), model, server, uploads).values == {"other": 1.0}

@@ -249,7 +249,7 @@ def test_the_global_encoder_is_that_of_fedavg_bit_for_bit(tmp_path, method, obje
 
 @pytest.mark.parametrize("name", ["fedprox", "fedrep", "fedstyle"])
 def test_other_methods_have_another_global_encoder(tmp_path, name):
-    keys = {**TOY, "rounds": 1, "train.epochs": 2}  # the first step begins where FedProx pulls to
+    keys = {**TOY, "rounds": 1, "train.epochs": 2}  # the first step starts at the point that FedProx pulls to
     plain = small_run(tmp_path / "plain", method="fedavg", **keys)
     assert digest(small_run(tmp_path / "other", method=METHODS[name], **keys)) != digest(plain)
 

@@ -26,7 +26,7 @@ def test_an_epoch_takes_every_image_at_most_once_and_all_that_fill_batches():
         epoch = taken(10, 3, 2)[step : step + 3]
         seen = [position for batch in epoch for position in batch]
         assert len(seen) == len(set(seen)) == 9
-    assert taken(10, 3, 2)[:3] != taken(10, 3, 2)[3:]  # shuffled anew
+    assert taken(10, 3, 2)[:3] != taken(10, 3, 2)[3:]  # reshuffled
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 4), (0.5, 2), (0.01, 1), (2.25, 9)])

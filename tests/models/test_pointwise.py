@@ -42,7 +42,7 @@ def test_gradients_are_those_in_double_precision(
         (nn.Conv2d(4, 8, 3, 2), False),
         (nn.Conv2d(4, 8, 1, 2, padding=1), False),
         (nn.Conv2d(4, 8, 1, 2, groups=2), False),
-        (create_conv2d(4, 8, 1, stride=2, padding="same"), False),  # a class of its own, with another forward
+        (create_conv2d(4, 8, 1, stride=2, padding="same"), False),  # a different class, with another forward
     ],
 )
 def test_nothing_else_is_replaced(conv: nn.Conv2d, replaced: bool) -> None:

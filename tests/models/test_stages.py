@@ -47,7 +47,7 @@ def test_rates_fall_with_depth_as_in_timm() -> None:
     groups = param_groups_layer_decay(vit, layer_decay=0.5)
     names = {id(value): name for name, value in vit.named_parameters()}
     expected = {names[id(value)]: group["lr_scale"] for group in groups for value in group["params"]}
-    top = expected["norm.weight"]  # timm counts the classifier, which we have not, as a layer of its own
+    top = expected["norm.weight"]  # timm counts the classifier, which we do not have, as a separate layer
     assert {name: found[f"encoder.{name}"] for name in expected} == {
         name: scale / top for name, scale in expected.items()
     }

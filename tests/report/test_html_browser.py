@@ -279,7 +279,7 @@ def test_the_layout_at_a_glance(browser, page_of, width, dark, request, tmp_path
             "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         )
         assert browser.value(cut) == 0
-        assert field["left"] >= summary["right"]  # beside each other
+        assert field["left"] >= summary["right"]  # side by side
         assert field["top"] < 900
         assert strips["bottom"] < 900  # above the fold
         beside = browser.value(f"{box}('#results .beside > :last-child')")

@@ -113,7 +113,7 @@ def test_sites_are_called_by_their_names(tmp_path):
     empty = {**partition(()), "sizes": [0, 0]}
     run = only(run_dir(tmp_path / "a", metrics=METRICS, partition=empty, **sites))
     assert [row["site"] for row in rows(run["clients"])] == ["north", "<b>south</b>"]
-    assert run["partition"]["sizes"] == [30, 10]  # as they said when they took part
+    assert run["partition"]["sizes"] == [30, 10]  # as the sites reported when they took part
 
 
 def test_failures_by_reason_and_one_by_one(tmp_path):

@@ -35,7 +35,7 @@ _guards: list[subprocess.Popen[bytes]] = []  # a Popen object that is deleted wa
 def guard() -> None:
     """End whatever this process starts from now on, as soon as this process has ended."""
     mark = f"FEDSSL_TESTS_{uuid.uuid4().hex}"
-    # A session of its own: Ctrl-C in a terminal goes to the whole foreground process group.
+    # A new session, because Ctrl-C in a terminal goes to the whole foreground process group.
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(os.getpid()), mark],
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from tests.suite.waiting import cpu_seconds, wait_for_exit, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
-# A server with a worker, a child in a session of its own, and a daemon whose parent has ended.
+# A server with a worker, a child in a new session, and a daemon whose parent has ended.
 TREE = """
 import os, pathlib, subprocess, sys, time
 

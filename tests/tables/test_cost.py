@@ -104,7 +104,7 @@ def test_steps_are_measured_once_and_estimated_after_the_time_limit(
     assert len(measured) == 4
 
 
-# --- what is beside plain training ----------------------------------------------------------------
+# --- work other than plain training ---------------------------------------------------------------
 
 GAN = {
     "objective": {"name": "gan", "features": 8, "latent": 8},

@@ -106,7 +106,7 @@ def test_a_killed_campaign_leaves_no_process_and_can_continue(
     wait_until(lambda: not any(map(alive, family)), "the workers should end by themselves")
     assert not list(runs.glob("*/result.json"))
 
-    # The same command goes on with both.
+    # The same command continues both.
     resumed = []
 
     def resume(path: Path, quiet: bool) -> None:
