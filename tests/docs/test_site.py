@@ -142,7 +142,7 @@ def test_the_home_page_shows_pictures_and_three_paths(
         assert browser.value("[...document.querySelectorAll('article img')].every(e => e.naturalWidth > 0)")
         assert browser.value("document.documentElement.scrollWidth") <= width
         tops = browser.value("[...document.querySelectorAll('.grid.cards > ul > li')].map(e => e.offsetTop)")
-        assert len(set(tops)) < 3 if width == 1400 else len(set(tops)) == 3  # side by side, or one below the other
+        assert len(set(tops)) < 3 if width == 1400 else len(set(tops)) == 3  # in one row, or stacked
         browser.picture(tmp_path / "home.png")
         assert (tmp_path / "home.png").stat().st_size > 20_000
     finally:
