@@ -20,7 +20,7 @@ FILES = {
     )
 }
 PROGRAMS = ("fedssl", "make", "pip", "python", "flwr", "ssh")
-SHELL = ("", "bash", "console")  # without a language: lines that start with one of these programs are commands
+SHELL = ("", "bash", "console")  # without a language: lines starting with one of these programs are commands
 
 
 @dataclass(frozen=True)
