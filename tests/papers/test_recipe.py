@@ -201,6 +201,9 @@ def test_measures_are_the_protocols_and_the_counts() -> None:
         "epochs-to",
         "oscillation",
         "drift",  # from the received model, as metrics.jsonl has it
+        "angle-weights",  # L-DAWA's δ by kind
+        "angle-gamma",
+        "angle-beta",
         "mu-capped",  # FedEMA's clients with μ = 1
         "predictor-replaced",  # FedU's
         "generate",

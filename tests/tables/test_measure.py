@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedssl.errors import RunError
-from fedssl.tables.measure import oscillation, read_number
+from fedssl.tables.measure import format_number, oscillation, read_number
 from fedssl.tables.table import Measure
 
 
@@ -28,5 +28,11 @@ def test_shares_of_clients_are_means_over_the_rounds_that_have_them(tmp_path: Pa
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     reading = read_number(tmp_path, Measure(kind="mu-capped"))
     assert (reading.number, reading.untrained) == (pytest.approx(60.0), None)
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps({"round": n, "angle_beta": angle}) + "\n" for n, angle in ((1, 0.5), (2, -0.25)))
+    )
+    beta = Measure(kind="angle-beta")
+    assert read_number(tmp_path, beta).number == 0.125
+    assert format_number(0.125, beta) == "0.1250"
     with pytest.raises(RunError, match="no round has predictor_replaced"):
         read_number(tmp_path, Measure(kind="predictor-replaced"))

@@ -123,10 +123,14 @@ CURVES = {
     "epochs-to": "probe.knn",
     "oscillation": "angle",
     "drift": "drift",
+    "angle-weights": "angle_weights",
+    "angle-gamma": "angle_gamma",
+    "angle-beta": "angle_beta",
     "mu-capped": "mu_capped",
     "predictor-replaced": "predictor_replaced",
 }
-SHARES = ("mu-capped", "predictor-replaced")  # means over the rounds that have them
+SHARES = ("mu-capped", "predictor-replaced")
+MEANS = ("angle-weights", "angle-gamma", "angle-beta", *SHARES)  # over the rounds that have them
 
 
 def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float) -> Reading:
@@ -142,10 +146,10 @@ def of_curve(measure: Measure, curve: Sequence[tuple[int, float]], epochs: float
         return Reading(1000 * oscillation(values), None)
     if measure.kind == "drift":
         return Reading(values[-1], None)
-    if measure.kind in SHARES:
+    if measure.kind in MEANS:
         if not values:
-            raise RunError(f"no round has {CURVES[measure.kind]}: choose a run of FedEMA or FedU")
-        return Reading(100 * sum(values) / len(values), None)
+            raise RunError(f"no round has {CURVES[measure.kind]}")
+        return Reading((100 if measure.kind in SHARES else 1) * sum(values) / len(values), None)
     if not curve:
         raise RunError(f"{measure.kind} needs the kNN monitor: set probe.every=1 in the recipe")
     assert measure.target is not None

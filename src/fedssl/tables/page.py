@@ -104,6 +104,9 @@ def units(results: Results) -> str:
         "drift": "d_w(received, local) in the last round, mean over clients (less is closer)",
         "drift-from-mean": "d_w(mean of the local models, local) in the last round, mean over clients "
         "(less is closer)",
+        "angle-weights": "mean angle δ of weights over clients and rounds",
+        "angle-gamma": "mean angle δ of normalization layers' scales γ",
+        "angle-beta": "mean angle δ of biases and shifts β",
         "mu-capped": "share of clients with μ = 1, mean over rounds, %",
         "predictor-replaced": "share of clients that take the global predictor, mean over rounds, %",
         "generate": "what `fedssl generate` finds: shares in %, distances and errors as they are",

@@ -37,6 +37,9 @@ class Measure(Options):
         "oscillation",
         "drift",
         "drift-from-mean",
+        "angle-weights",
+        "angle-gamma",
+        "angle-beta",
         "mu-capped",
         "predictor-replaced",
         "generate",
@@ -64,8 +67,9 @@ class Measure(Options):
 
     @property
     def digits(self) -> int:
-        """Number of decimals: errors on standardized numbers are small."""
-        return 1 if self.counts else 4 if self.plain and self.what == "simpson" else 2
+        """Number of decimals: errors on standardized numbers are small, and angles are close to 1."""
+        fine = self.kind.startswith("angle-") or (self.plain and self.what == "simpson")
+        return 1 if self.counts else 4 if fine else 2
 
     @property
     def plain(self) -> bool:
