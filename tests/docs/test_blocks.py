@@ -99,6 +99,9 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("methods.md", "fedssl eval"): "needs that run; tests/evaluation/test_by_style.py",
     ("report.md", "fedssl watch"): "serves until it is stopped; tests/report/test_html_watch.py",
     ("results/mini.md", "fedssl run"): "needs CIFAR-10",
+    ("results/privacy.md", "fedssl run"): "250 clients; tests/audit runs small ones",
+    ("results/privacy.md", "fedssl audit"): "needs that run; tests/audit",
+    ("results/privacy.md", "python -m tests"): "six minutes; tests/privacy/test_dropouts.py has three sites",
 }
 NOT_CODE = ("text", "ini")  # languages of blocks that are not run
 
