@@ -1,13 +1,14 @@
-"""A run on a machine with other load: views per second next to busy processes.
+"""A run on a machine that is also doing something else: views per second beside busy processes.
 
-A run with as many threads as there are cores trains on an idle machine, then next to as many endless loops. A
-fair share is half of its speed on the idle machine. Settings are spin counts, which define how long OpenMP's
-threads wait before they sleep (fedssl.openmp has the default), compared with PyTorch's default. Settings and
-conditions take turns.
+A run with as many threads as there are cores trains on an idle machine, then beside as many endless loops.
+A fair share is half of what it reaches idle. Settings are spin counts, how long OpenMP's threads wait before
+they sleep, with and without sleeping almost immediately while the machine is busy (fedssl.openmp has the
+defaults), compared with PyTorch as it is. Settings and conditions take turns.
 
-    python benchmarks/busy.py [--spins 1000,10000] [--pieces 20] [--turn 1] [--one-thread]
+    python benchmarks/busy.py [--spins 1000,10000] [--side 32] [--pieces 20] [--turn 1]
 
-The load average is printed next to the ratios, which mean less on a shared machine.
+Images of 8×8 pixels (--side 8) need loops of microseconds, and lose most where threads wait for each other.
+The load average stands beside the ratios: on a machine that others use, too, they say less.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from pacing import WARM, Contestant, Play, config_of, random_images, whole_run
+from pacing import WARM, Contestant, Play, Tick, config_of, random_images, whole_run
 from ratios import Ratio, report
 
 from fedssl import openmp
@@ -54,15 +56,21 @@ def send(loops: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting: the run's threads, and how long they spin."""
+    """How long threads spin, and whether they sleep almost immediately on a busy machine."""
 
     name: str
-    threads: int
     spins: int
+    adapts: bool
 
     @property
     def is_default(self) -> bool:
-        return (self.threads, self.spins) == (os.cpu_count() or 1, openmp.SPINS)
+        return self.adapts and self.spins == openmp.SPINS
+
+
+def with_setting(setting: Setting, play: Play, tick: Tick) -> None:
+    """Play with this setting. Any other spin count than fedssl's would be the user's, and turn adapting off."""
+    openmp.SPINS = setting.spins if setting.adapts else 0
+    play(tick)
 
 
 def seconds_per_round(
@@ -76,7 +84,9 @@ def seconds_per_round(
             for setting, runs in plays.items():
                 for condition, play in runs.items():
                     with patch.dict(os.environ, {"GOMP_SPINCOUNT": str(setting.spins)}):
-                        contestants[setting, condition] = Contestant(f"{setting.name}, {condition}", play)
+                        contestants[setting, condition] = Contestant(
+                            f"{setting.name}, {condition}", partial(with_setting, setting, play)
+                        )
             while any(len(each.ticks) <= WARM + pieces for each in contestants.values()):
                 for (_, condition), contestant in contestants.items():
                     if condition == BUSY:
@@ -127,21 +137,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--spins", default=str(openmp.SPINS), help="spin counts, with commas")
-    parser.add_argument("--one-thread", action="store_true", help="also a run with a single thread")
+    parser.add_argument("--side", type=int, default=32, help="pixels")
     parser.add_argument("--pieces", type=int, default=20, help="rounds that count")
     parser.add_argument("--turn", type=float, default=1.0, help="seconds of a turn")
     options = parser.parse_args()
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
-    settings = [Setting(f"spin {spins:,}", cores, spins) for spins in map(int, options.spins.split(","))]
-    settings.append(Setting("PyTorch as it is", cores, UNBOUNDED))
-    if options.one_thread:
-        settings.append(Setting("one thread", 1, openmp.SPINS))
+    settings = [
+        Setting(f"spin {spins:,}{', asleep when busy' if adapts else ''}", spins, adapts)
+        for spins in map(int, options.spins.split(","))
+        for adapts in (True, False)
+    ]
+    settings.append(Setting("PyTorch as it is", UNBOUNDED, False))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        file = random_images(folder, 512)
+        file = random_images(folder, 512, options.side)
 
         def run(setting: Setting, condition: str) -> Play:
-            keys = {"partition.clients": 2, "train.batch_size": 64, "engine.threads": setting.threads}
+            keys = {"partition.clients": 2, "train.batch_size": 64, "engine.threads": cores}
             place = folder / re.sub(r"\W+", "-", f"{setting.name}-{condition}")
             return whole_run(config_of(file, **keys), place)
 

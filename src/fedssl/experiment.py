@@ -30,6 +30,7 @@ from fedssl.evaluation.probes import Prober, make_prober
 from fedssl.evaluation.sites import SiteProbes, final_protocols
 from fedssl.evaluation.spread import Spread, warn_of_collapse
 from fedssl.listener import Listener, RunInfo
+from fedssl.openmp import sleep_when_busy
 from fedssl.privacy.refusals import check_config
 from fedssl.rounds import change_rounds
 from fedssl.rundir import RunDir
@@ -102,6 +103,7 @@ class Experiment:
             with (
                 self.directory.locked(),
                 keep_freed_memory(),
+                sleep_when_busy(),
                 with_threads(engine.threads),
             ):
                 try:

@@ -22,6 +22,7 @@ from fedssl.engines.live import LiveRun
 from fedssl.engines.runner import ClientRunner
 from fedssl.engines.tasks import Outcome, Question, Task
 from fedssl.errors import FedsslError
+from fedssl.openmp import sleep_when_busy
 from fedssl.state import Broadcast
 from fedssl.tensorfile import load_tensors, save_tensors
 
@@ -37,7 +38,7 @@ def main(folder: Path, device: str) -> None:
         if folder.exists():
             raise
         return  # the main process was killed, and the next one has removed what it had left
-    with keep_freed_memory():
+    with keep_freed_memory(), sleep_when_busy():
         for line in sys.stdin:
             try:
                 answer = work(runner, json.loads(line), folder)

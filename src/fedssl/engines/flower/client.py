@@ -21,6 +21,7 @@ from flwr.clientapp import ClientApp
 from fedssl.allocator import keep_freed_memory
 from fedssl.engines.flower import messages
 from fedssl.engines.flower.journal import emit
+from fedssl.openmp import sleep_when_busy
 
 if TYPE_CHECKING:
     from fedssl.config import Config
@@ -134,7 +135,7 @@ def work(text: dict[str, Any], tensors: list[bytes], node: Mapping[str, Any]) ->
         check_versions(text.get("versions", {}))
         runner, task = prepare(text, tensors, node)
         unreadable = report_images(runner, run_folder(text, node)) if "data" in node else 0
-        with keep_freed_memory():
+        with keep_freed_memory(), sleep_when_busy():
             outcome = runner.run(task)
     except (FedsslError, WireError) as error:
         return Outcome(text["client"], failure=str(error))
