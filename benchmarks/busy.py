@@ -68,7 +68,7 @@ class Setting:
 
 
 def with_setting(setting: Setting, play: Play, tick: Tick) -> None:
-    """Play with this setting. Any other spin count than fedssl's would be the user's, and turn adapting off."""
+    """Play with this setting; a spin count other than fedssl's counts as the user's: nothing adapts."""
     openmp.SPINS = setting.spins if setting.adapts else 0
     play(tick)
 

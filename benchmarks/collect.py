@@ -70,7 +70,10 @@ PARTS: dict[str, tuple[str, list[str]]] = {
         ["workers.py --rounds 10", "workers.py --rounds 10 --clients 5,6 --partitions dirichlet"],
     ),
     "alone": ("Two worker processes, one client a round: longer", ["workers.py --rounds 40 --clients 1"]),
-    "busy": ("Beside busy processes", ["busy.py --pieces 10 --turn 4", "busy.py --pieces 10 --turn 4 --side 8"]),
+    "busy": (
+        "Beside busy processes",
+        ["busy.py --pieces 10 --turn 4", "busy.py --pieces 10 --turn 4 --side 8"],
+    ),
     "probe": ("Probes", ["probe.py"]),
     "views": ("Views", ["views.py"]),
     "embed": (
