@@ -9,6 +9,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+from fedssl.privacy import accountant
 from fedssl.privacy.accountant import Ledger, Release, epsilon, noise_for, releases_for
 
 # (clients per round, clients, rounds, noise multiplier, δ)
@@ -49,6 +50,21 @@ def test_epsilon_is_that_of_dp_accounting(
 def test_published_values(per_round: int, clients: int, published: float) -> None:
     found = epsilon(per_round / clients, 1.0, 100, 1e-5)
     assert found == pytest.approx(published, rel=0.01)
+
+
+def test_little_noise_takes_no_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid of its privacy losses would have billions of points."""
+    event = dp_accounting.PoissonSampledDpEvent(0.6, dp_accounting.GaussianDpEvent(0.02))
+    bound = RdpAccountant([2, 3]).compose(event, 40).get_epsilon(1e-5)
+    monkeypatch.setattr(accountant, "_loss", lambda *_: pytest.fail("a grid"))
+    assert epsilon(0.6, 0.02, 40, 1e-5) == pytest.approx(bound)
+    assert bound > 10_000
+
+
+def test_epsilon_grows_with_rounds_also_where_the_bound_takes_over() -> None:
+    found = [epsilon(0.5, 0.4, count, 1e-5) for count in range(1, 42, 5)]
+    assert found == sorted(found)
+    assert found[0] < accountant.LARGE < found[-1]
 
 
 def test_without_sampling_it_is_the_gaussian_mechanism() -> None:

@@ -22,6 +22,9 @@ SPENT = "privacy/spent/"
 # Grids of the privacy loss; errors are on the safe side. With little noise, losses are large and a coarse
 # grid is fine enough.
 FINE, COARSE = 1e-4, 1e-3
+# Above this ε, which protects nobody, a bound is enough: a grid for a noise of 0.02 would take 20 GB.
+LARGE = 100.0
+ORDERS = (*range(2, 64), 128, 256, 512)  # of Rényi's divergence; fractions converge slowly
 TOLERANCE = 2e-3  # relative precision of the search for a noise multiplier
 
 
@@ -85,11 +88,26 @@ def _epsilon(releases: tuple[tuple[Release, int], ...], delta: float) -> float:
         return 0.0
     if any(not release.noise for release, _ in releases):
         return math.inf
+    bound = _rdp_bound(releases, delta)
+    if bound > LARGE:
+        return bound
     interval = FINE if min(release.noise for release, _ in releases) >= 3 else COARSE
     total = _nothing(interval)
     for release, count in releases:
         total = total.compose(_loss(release, interval).self_compose(count))
     return float(total.get_epsilon_for_delta(delta))
+
+
+def _rdp_bound(releases: tuple[tuple[Release, int], ...], delta: float) -> float:
+    """An upper bound on ε from Rényi differential privacy, which is fast however little noise there is."""
+    require_accountant("privacy accounting")
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(ORDERS)
+    for release, count in releases:
+        accountant.compose(PoissonSampledDpEvent(release.rate, GaussianDpEvent(release.noise)), count)
+    return float(accountant.get_epsilon(delta))
 
 
 def _nothing(interval: float) -> PrivacyLossDistribution:
@@ -134,8 +152,7 @@ def noise_for(
             low, high = high, 2 * high
     while high - low > TOLERANCE * high:
         middle = (low + high) / 2
-        # Below a twentieth, ε is in the thousands and slow to compute.
-        within = middle > 0.05 and epsilon(rate, middle, count, delta) <= budget
+        within = epsilon(rate, middle, count, delta) <= budget
         low, high = (low, middle) if within else (middle, high)
     return math.ceil(high * 1e4) / 1e4
 
