@@ -167,6 +167,22 @@ def test_a_site_lost_after_the_last_round_does_not_hold_up_the_result(tmp_path):
     assert any("without site-1" in note for note in notes.said)
 
 
+def test_a_site_that_does_not_confirm_the_result_does_not_hold_it_up(tmp_path, monkeypatch):
+    class SilentAtLast(FakeNode):
+        def answer(self, message):
+            self.silent = message.metadata.message_type == messages.TRAIN
+            return super().answer(message)
+
+    monkeypatch.setattr(server, "EXCHANGE", 0.2)
+    found = site_nodes(tmp_path, load(BASE))
+    found[1] = SilentAtLast(77, found[1].context.node_config, "site-1")
+    notes = run_with(
+        FakeGrid(found), at_sites(BASE, ["site-0", "site-1", "site-2"], rounds=1), tmp_path / "grid"
+    )
+    assert (tmp_path / "grid" / "result.json").exists()
+    assert any("client 1 did not get the result: timed out" in note for note in notes.said)
+
+
 # --- nodes that come and go -----------------------------------------------------------------------
 
 

@@ -234,7 +234,6 @@ def launched(monkeypatch):
         return found[-1]
 
     monkeypatch.setattr(process, "start", sleeper)
-    monkeypatch.setattr(process, "GRACE", 0.1)
     executor = process._executor()
 
     def launch_one(kind):
@@ -248,20 +247,21 @@ def launched(monkeypatch):
         each.wait()
 
 
-def test_a_site_has_one_process_per_message(launched):
+def test_a_site_ends_processes_that_flower_has_given_up(launched):
     """One that takes too long to start is given up by Flower, which starts another for the next message."""
-    first = launched()
-    second = launched()
+    first, second = launched(), launched()
+    assert first.poll() is None  # it may still be sending its answer
+    third = launched()
     assert first.returncode == -signal.SIGKILL
-    assert second.poll() is None
+    assert (second.poll(), third.poll()) == (None, None)
 
 
-def test_a_process_that_has_answered_ends_by_itself(launched, monkeypatch):
-    monkeypatch.setattr(process, "GRACE", 60.0)
-    first = launched()
-    first.terminate()  # it ends a moment later
+def test_a_process_that_has_ended_does_not_count(launched):
+    first, second = launched(), launched()
+    second.kill()
+    second.wait()
     launched()
-    assert first.returncode == -signal.SIGTERM
+    assert first.poll() is None
 
 
 def test_a_site_sends_heartbeats_before_it_loads_pytorch():

@@ -17,13 +17,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from flwr.supercore.app_utils import start_parent_process_monitor
 
 from fedssl.engines.flower.home import SECRET, TOKEN
-
-GRACE = 5.0  # seconds in which a process that has answered may end by itself
 
 
 def superlink() -> None:
@@ -134,7 +132,7 @@ def _executor() -> object:
     from flwr.supercore.superexec.executor.types import ExecutionSpec
 
     class Executor(SubprocessExecutor):
-        latest: subprocess.Popen[bytes] | None = None
+        running: ClassVar[list[subprocess.Popen[bytes]]] = []
 
         def launch(self, spec: ExecutionSpec) -> LaunchResult:
             kind = TASK_TYPE_TO_COMMAND[spec.task_type].removeprefix("flwr-")
@@ -146,26 +144,25 @@ def _executor() -> object:
             elif spec.root_certificates_path is not None:
                 words += ["--root-certificates", spec.root_certificates_path]
             output = subprocess.DEVNULL if spec.suppress_output else None
+            process = start(kind, words, output=output, stdin=subprocess.PIPE)
             if kind == "clientapp":
-                self.end_latest()
-            process = self.latest = start(kind, words, output=output, stdin=subprocess.PIPE)
+                self.end_stale(process)
             assert process.stdin is not None
             with process.stdin:
                 process.stdin.write(spec.token.encode() + b"\n")
             return LaunchResult.accepted()
 
-        def end_latest(self) -> None:
-            """End the process of the previous message, which has answered, or which Flower has given up.
+        def end_stale(self, newest: subprocess.Popen[bytes]) -> None:
+            """End all but the newest process and the one before, which may still be sending its answer.
 
-            Without this, a site that starts processes too slowly would start more and more of them.
+            A site works on one message at a time: Flower has given up the others. Without this, a site that
+            starts processes too slowly would start more and more of them.
             """
-            if self.latest is None:
-                return
-            try:
-                self.latest.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                self.latest.kill()
-                self.latest.wait()
+            alive = [each for each in self.running if each.poll() is None]
+            for stale in alive[:-1]:
+                stale.kill()
+                stale.wait()
+            self.running[:] = [*alive[-1:], newest]
 
     return Executor()
 

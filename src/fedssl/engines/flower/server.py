@@ -28,7 +28,8 @@ from fedssl.privacy.secure.server import Answer
 from fedssl.state import State
 from fedssl.storage import write_text
 
-EXCHANGE = 300.0  # seconds that an exchange of secure aggregation may take without participation.timeout
+# Seconds for an exchange of secure aggregation, or to deliver the result, without participation.timeout.
+EXCHANGE = 300.0
 CHECK_NODES = 10.0  # seconds between checks for nodes that have restarted while they train
 SHARES = 1024  # bytes of one client's encrypted shares for another, at most
 
@@ -306,7 +307,8 @@ class GridClients:
 
     def deliver(self, tasks: Sequence[Task]) -> list[Outcome]:
         """Send the result to the sites; sites that do not answer in time are skipped."""
-        answers = self._answers(*self._send(tasks, messages.KEEP), self.config.participation.timeout)
+        limit = self.config.participation.timeout or EXCHANGE
+        answers = self._answers(*self._send(tasks, messages.KEEP), limit)
         return [outcome for answered in answers for outcome in answered.values()]
 
 
