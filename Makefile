@@ -23,7 +23,7 @@ demo: install ## train a non-IID federation on handwritten digits (under 3 minut
 	$(BIN)/fedssl run data.name=digits --report --out runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: install lint ## lint, types and all tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check .
