@@ -26,7 +26,7 @@ class Reidentify(ContentTransfer):
     `after_adapted`: trained and tested on re-styled images. `kept`: re-styled images that keep their label.
     """
 
-    reference: int = Field(0, ge=0, description="the client whose style images get")
+    reference: int = Field(0, ge=0, description="the client whose style the images get")
     count: int = Field(500, ge=2, description="training images per client")
     test: int = Field(250, ge=1, description="test images per client")
     fit: int = Field(400, ge=1, description="training steps of each classifier of clients")

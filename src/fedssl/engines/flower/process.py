@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 from flwr.supercore.app_utils import start_parent_process_monitor
 
@@ -132,7 +132,8 @@ def _executor() -> object:
     from flwr.supercore.superexec.executor.types import ExecutionSpec
 
     class Executor(SubprocessExecutor):
-        running: ClassVar[list[subprocess.Popen[bytes]]] = []
+        def __init__(self) -> None:
+            self.running: list[subprocess.Popen[bytes]] = []
 
         def launch(self, spec: ExecutionSpec) -> LaunchResult:
             kind = TASK_TYPE_TO_COMMAND[spec.task_type].removeprefix("flwr-")
@@ -162,7 +163,7 @@ def _executor() -> object:
             for stale in alive[:-1]:
                 stale.kill()
                 stale.wait()
-            self.running[:] = [*alive[-1:], newest]
+            self.running = [*alive[-1:], newest]
 
     return Executor()
 
